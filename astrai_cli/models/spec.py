@@ -1,0 +1,49 @@
+"""What a decoder is: the numbers that fix its shapes and its forward pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RopeSpec:
+    """Rotary position embedding over the first `dimension` components of a head.
+
+    `factors` divides the frequencies [dimension / 2] (Llama 3's scaling; the
+    file's `rope_freqs.weight`); `scale` divides the positions (linear scaling).
+    Weights are held in half-split order everywhere in astrai: component i
+    rotates with i + dimension / 2. Loaders reorder formats that pair neighbours.
+    """
+
+    base: float
+    dimension: int
+    scale: float = 1.0
+    factors: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """A decoder-only transformer, as read from a model file's metadata."""
+
+    architecture: str
+    name: str
+    n_layers: int
+    width: int
+    ffn_width: int
+    n_heads: int
+    n_kv_heads: int
+    head_width: int
+    vocab_size: int
+    context_length: int
+    norm_eps: float
+    rope: RopeSpec
+    tied_head: bool
+    qkv_bias: bool
+    qk_norm: bool
+    # One entry a layer: the number of keys a query may see, itself included; None: all.
+    windows: tuple[int | None, ...]
+
+    @property
+    def kv_values_per_token(self) -> int:
+        """Key and value numbers one token adds to the cache, over all layers."""
+        return 2 * self.n_layers * self.n_kv_heads * self.head_width

@@ -1,0 +1,152 @@
+"""The Executor protocol: what a backend must do, and what the engine may rely on.
+
+The engine keeps the books in integers (which page holds which position of which
+sequence) and an executor keeps the keys and values. A step is *packed*: the
+tokens of all scheduled sequences in one row, prefill chunks and decode tokens
+together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from astrai_cli.errors import BackendUnavailableError
+
+if TYPE_CHECKING:
+    from astrai_cli.models.spec import ModelSpec
+
+Progress = Callable[[str, float], None]
+"""Called with what is being done and the fraction done, 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceStep:
+    """One sequence's share of a packed step.
+
+    tokens: int32 [n], n >= 1, the ids to run, at positions start … start + n - 1.
+    start: the position of the first of them; all earlier positions are in the cache.
+    pages: int32 [at least ceil((start + n) / page_size)], distinct. Position p lives in
+        cell pages[p // page_size] * page_size + p % page_size.
+    logit_rows: how many of the last rows' logits are wanted, 0 … n.
+    """
+
+    tokens: NDArray[np.int32]
+    start: int
+    pages: NDArray[np.int32]
+    logit_rows: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A packed step: sequences with distinct pages for the cells they write."""
+
+    sequences: Sequence[SequenceStep]
+    page_size: int
+
+    @property
+    def n_tokens(self) -> int:
+        return sum(len(sequence.tokens) for sequence in self.sequences)
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """logits: float32 [sum of logit_rows, vocabulary], in the order of the sequences.
+
+    The array may be the executor's own buffer: it is valid until the next step.
+    """
+
+    logits: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorInfo:
+    """What an open executor is and the bounds of a step."""
+
+    spec: ModelSpec
+    backend: str
+    max_step_tokens: int
+    max_context: int
+    bytes_per_cell: int
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+@runtime_checkable
+class Executor(Protocol):
+    """Runs packed steps over cells it owns. Used by one thread at a time."""
+
+    @property
+    def info(self) -> ExecutorInfo: ...
+
+    def allocate(self, cells: int) -> None:
+        """Make room for `cells` cells of keys and values, dropping what was there.
+
+        Raises InvalidInputError where the memory cannot be had.
+        """
+
+    def step(self, step: Step) -> StepOutput:
+        """Run one packed step.
+
+        Raises InvalidInputError for a step outside the bounds (before anything
+        is written) and ExecutionError when the backend fails; in both cases the
+        cells of earlier positions are as they were.
+        """
+
+    def close(self) -> None:
+        """Free everything; calling it again does nothing."""
+
+
+class Backend(Protocol):
+    """One folder under `backends/` (or a third party's package): how to make and run artifacts."""
+
+    name: str
+
+    def unavailable(self) -> str | None:
+        """Why the backend cannot run here, with the command that mends it; None if it can."""
+
+    def build(self, progress: Progress) -> Path | None:
+        """Compile what the backend needs on this machine; the file made, None where nothing is."""
+
+    def export(self, source: Path, target: Path, options: Any, progress: Progress) -> None:
+        """Write an artifact's backend files into the existing folder `target`.
+
+        `source` is a GGUF file, `options` the config model's export group.
+        """
+
+    def open(self, source: Path, options: Any) -> Executor:
+        """Open an artifact folder (the eager backend: a GGUF file) for running.
+
+        `options` is the config model's limits group.
+        """
+
+
+ENTRY_POINT_GROUP = "astrai.backends"
+
+
+def backend_names() -> list[str]:
+    return sorted({entry.name for entry in entry_points(group=ENTRY_POINT_GROUP)})
+
+
+def get_backend(name: str) -> Backend:
+    """The backend called `name`, imported only now.
+
+    Raises BackendUnavailableError where there is none or its packages are missing.
+    """
+    for entry in entry_points(group=ENTRY_POINT_GROUP):
+        if entry.name == name:
+            try:
+                backend: Backend = entry.load()
+            except ImportError as error:
+                raise BackendUnavailableError(
+                    f"backend {name!r} needs the package {error.name!r}: "
+                    f"pip install 'astrai[{name}]'"
+                ) from error
+            return backend
+    known = ", ".join(backend_names())
+    raise BackendUnavailableError(f"no backend called {name!r}; there are: {known}")
