@@ -47,3 +47,8 @@ class ModelSpec:
     def kv_values_per_token(self) -> int:
         """Key and value numbers one token adds to the cache, over all layers."""
         return 2 * self.n_layers * self.n_kv_heads * self.head_width
+
+    @property
+    def attention_scale(self) -> float:
+        """What the scores of queries and keys are multiplied by: 1 / sqrt(head width)."""
+        return float(self.head_width**-0.5)

@@ -1,0 +1,128 @@
+"""A decoder-only transformer in PyTorch, over packed tokens.
+
+Modules carry the names of GGUF tensors, so that the state dict of a `Decoder` is
+the list of tensors to read. Keys and values are kept by whoever runs the
+decoder, behind the `Attend` hook.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from astrai_cli.models.rope import rope_frequencies
+from astrai_cli.models.spec import ModelSpec
+
+Attend = Callable[[Tensor, Tensor, Tensor, Tensor, int], Tensor]
+"""attend(q, k, v, positions, layer) -> output: keep this step's keys and values, then attend.
+
+q is [T, H, 1, D], k and v are [T, H_kv, 1, D], already normed and rotated, every
+token a batch entry of its own; positions is [T]; the output is [T, H, 1, D]. The
+scale of the scores is `ModelSpec.attention_scale`. ExecuTorch's neutral operator
+`kvcache::update_and_attend` fits behind it.
+"""
+
+
+class Rotation:
+    """Half-split rotary embedding for one step: component i turns with i + dimension / 2."""
+
+    def __init__(self, positions: Tensor, frequencies: Tensor) -> None:
+        angles = positions.to(torch.float32)[:, None] * frequencies
+        self.cos = angles.cos()[:, None, None, :]
+        self.sin = angles.sin()[:, None, None, :]
+        self.half = frequencies.shape[0]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Rotate the first 2 * half components of x [T, heads, 1, D]."""
+        first = x[..., : self.half]
+        second = x[..., self.half : 2 * self.half]
+        rotated = (
+            first * self.cos - second * self.sin,
+            second * self.cos + first * self.sin,
+        )
+        rest = x[..., 2 * self.half :]
+        return torch.cat((*rotated, rest) if rest.shape[-1] else rotated, dim=-1)
+
+
+class Block(nn.Module):
+    """One layer: grouped-query attention, then a SwiGLU feed-forward, each on a normed copy."""
+
+    def __init__(self, spec: ModelSpec, layer: int) -> None:
+        super().__init__()
+        self.layer = layer
+        self.head_width = spec.head_width
+        q_width = spec.n_heads * spec.head_width
+        kv_width = spec.n_kv_heads * spec.head_width
+
+        self.attn_norm = nn.RMSNorm(spec.width, spec.norm_eps)
+        self.attn_q = nn.Linear(spec.width, q_width, bias=spec.qkv_bias)
+        self.attn_k = nn.Linear(spec.width, kv_width, bias=spec.qkv_bias)
+        self.attn_v = nn.Linear(spec.width, kv_width, bias=spec.qkv_bias)
+        self.attn_output = nn.Linear(q_width, spec.width, bias=False)
+        if spec.qk_norm:
+            self.attn_q_norm: nn.Module = nn.RMSNorm(spec.head_width, spec.norm_eps)
+            self.attn_k_norm: nn.Module = nn.RMSNorm(spec.head_width, spec.norm_eps)
+        else:
+            self.attn_q_norm = self.attn_k_norm = nn.Identity()
+
+        self.ffn_norm = nn.RMSNorm(spec.width, spec.norm_eps)
+        self.ffn_gate = nn.Linear(spec.width, spec.ffn_width, bias=False)
+        self.ffn_up = nn.Linear(spec.width, spec.ffn_width, bias=False)
+        self.ffn_down = nn.Linear(spec.ffn_width, spec.width, bias=False)
+
+    def attention(self, x: Tensor, positions: Tensor, rotate: Rotation, attend: Attend) -> Tensor:
+        q = self._heads(self.attn_q(x))
+        k = self._heads(self.attn_k(x))
+        v = self._heads(self.attn_v(x))
+        q = rotate(self.attn_q_norm(q))
+        k = rotate(self.attn_k_norm(k))
+        output: Tensor = self.attn_output(attend(q, k, v, positions, self.layer).flatten(1))
+        return output
+
+    def feed_forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.ffn_down(nn.functional.silu(self.ffn_gate(x)) * self.ffn_up(x))
+        return output
+
+    def forward(self, h: Tensor, positions: Tensor, rotate: Rotation, attend: Attend) -> Tensor:
+        h = h + self.attention(self.attn_norm(h), positions, rotate, attend)
+        return h + self.feed_forward(self.ffn_norm(h))
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """[T, heads * D] as [T, heads, 1, D]."""
+        return x.view(x.shape[0], -1, 1, self.head_width)
+
+
+class Decoder(nn.Module):
+    """The whole model: embedding, blocks, final norm and head.
+
+    `output` is always a module of its own; with a tied head the loader gives it
+    the embedding's storage.
+    """
+
+    rope_frequencies: Tensor
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        self.token_embd = nn.Embedding(spec.vocab_size, spec.width)
+        self.blk = nn.ModuleList(Block(spec, layer) for layer in range(spec.n_layers))
+        self.output_norm = nn.RMSNorm(spec.width, spec.norm_eps)
+        self.output = nn.Linear(spec.width, spec.vocab_size, bias=False)
+        # from_numpy stays real where everything else is built on the meta device.
+        frequencies = torch.from_numpy(rope_frequencies(spec.rope))
+        self.register_buffer("rope_frequencies", frequencies, persistent=False)
+
+    def forward(self, tokens: Tensor, positions: Tensor, rows: Tensor, attend: Attend) -> Tensor:
+        """Logits float32 [R, vocabulary] of the chosen rows of a packed step.
+
+        tokens: int32 or int64 [T]; positions: int64 [T], each token's position in its
+        own sequence; rows: int64 [R], indices into T, gathered before the head.
+        """
+        h = self.token_embd(tokens)
+        rotate = Rotation(positions, self.rope_frequencies)
+        for block in self.blk:
+            h = block(h, positions, rotate, attend)
+        logits: Tensor = self.output(self.output_norm(h.index_select(0, rows)))
+        return logits
