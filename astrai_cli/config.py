@@ -1,20 +1,45 @@
-"""The config model: the one definition of every option, with its default, bounds and help."""
+"""The config model: the one definition of every option, with its default, bounds and help.
+
+An option's name is the same everywhere: `max_context` here and in `astrai.toml`,
+`ASTRAI_MAX_CONTEXT` in the environment, `--max-context` on the command line.
+A name that stands in two groups is one option: both inherit its one definition.
+"""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from annotated_types import Ge, Le, Len
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
 INT32_MAX = 2**31 - 1
 
 
+def _user_dir(variable: str, fallback: str) -> Path:
+    base = os.environ.get(variable)
+    return (Path(base) if base else Path.home() / fallback) / "astrai"
+
+
 def default_cache_dir() -> Path:
     """The user's cache folder: $XDG_CACHE_HOME/astrai, or ~/.cache/astrai."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "astrai"
+    return _user_dir("XDG_CACHE_HOME", ".cache")
+
+
+def default_history_file() -> Path:
+    """Where `chat` remembers what was typed: $XDG_STATE_HOME/astrai, or ~/.local/state/astrai."""
+    return _user_dir("XDG_STATE_HOME", ".local/state") / "chat_history"
+
+
+def _split_commas(value: object) -> object:
+    return value.split(",") if isinstance(value, str) else value
+
+
+Counts = Annotated[
+    tuple[Annotated[int, Ge(1), Le(65536)], ...], BeforeValidator(_split_commas), Len(1, 64)
+]
+"""A short list of positive counts; text is split at its commas."""
 
 
 class Group(BaseModel):
@@ -24,29 +49,39 @@ class Group(BaseModel):
 
 
 class ModelConfig(Group):
-    """Which model, and what runs it."""
+    """What runs the model, and where models are kept."""
 
     backend: str | None = Field(
         None, description="Backend to use; the best one for this machine when left out."
     )
     cache_dir: Path = Field(
         default_factory=default_cache_dir,
-        description="Folder for pulled models and for artifacts exported on first use.",
+        description="Folder for pulled models and for artifacts exported on first use; "
+        "$XDG_CACHE_HOME/astrai or ~/.cache/astrai when left out.",
     )
 
 
-class ExportConfig(Group):
-    """How a model file becomes an artifact."""
+class _StepBound(Group):
+    """The option that bounds both what an export is built for and what serving runs."""
 
     max_prefill_chunk: int = Field(
-        512, ge=1, le=4096, description="Most tokens one step of the exported model can run."
+        512,
+        ge=1,
+        le=4096,
+        description="Most prompt tokens run in one step. An export is built for this many; "
+        "serving may run fewer, never more than its artifact was built for.",
     )
+
+
+class ExportConfig(_StepBound):
+    """How a model file becomes an artifact."""
+
     profile: Literal["fast", "balanced", "exact"] = Field(
         "balanced", description="Trade between speed and fidelity of the exported weights."
     )
 
 
-class LimitsConfig(Group):
+class LimitsConfig(_StepBound):
     """What the engine may use at run time."""
 
     max_context: int | None = Field(
@@ -64,9 +99,6 @@ class LimitsConfig(Group):
         ge=1,
         le=INT32_MAX,
         description="Requests admitted at once, running and waiting; more are refused.",
-    )
-    max_prefill_chunk: int = Field(
-        256, ge=1, le=4096, description="Prompt tokens run in one step beside running answers."
     )
     threads: int | None = Field(
         None, ge=1, le=1024, description="CPU threads; all cores when left out."
@@ -109,3 +141,63 @@ class ServeConfig(Group):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Least severe log lines to write to stderr."
     )
+
+
+class ChatConfig(Group):
+    """The conversation in the terminal."""
+
+    url: str | None = Field(
+        None, description="OpenAI-compatible server to talk to instead of a model on this machine."
+    )
+    api_key: SecretStr | None = Field(None, description="Key that requests to the server carry.")
+    system: str | None = Field(None, description="System message the conversation starts with.")
+    history_file: Path = Field(
+        default_factory=default_history_file,
+        description="File that remembers the lines typed; $XDG_STATE_HOME/astrai/chat_history "
+        "or ~/.local/state/astrai/chat_history when left out.",
+    )
+    read_timeout: float = Field(
+        300.0, gt=0.0, le=86400.0, description="Seconds to wait for a server's next words."
+    )
+
+
+class BenchConfig(Group):
+    """What `bench` measures."""
+
+    prompt_lengths: Counts = Field(
+        (128, 512), description="Prompt lengths, in tokens, whose prefill is timed."
+    )
+    batch_sizes: Counts = Field(
+        (1, 8), description="Numbers of sequences decoded together that are timed."
+    )
+    decode_tokens: int = Field(
+        64, ge=2, le=65536, description="Tokens each sequence decodes in one timed run."
+    )
+    repeats: int = Field(5, ge=1, le=1000, description="Timed runs of each measurement.")
+    warmup: int = Field(1, ge=0, le=100, description="Runs before the timed ones, not counted.")
+    quality: Path | None = Field(
+        None, description="Text file to compare the artifact with its float32 reference on."
+    )
+    quality_tokens: int = Field(
+        2048, ge=2, le=10_000_000, description="Tokens of that text that are scored."
+    )
+    quality_window: int = Field(
+        512, ge=2, le=65536, description="Tokens scored at a time, each window on its own."
+    )
+    reference: Path | None = Field(
+        None,
+        description="GGUF file the reference is read from; the artifact's own source "
+        "when left out.",
+    )
+
+
+class Config(Group):
+    """All groups together."""
+
+    model: ModelConfig = Field(default_factory=ModelConfig)
+    export: ExportConfig = Field(default_factory=ExportConfig)
+    limits: LimitsConfig = Field(default_factory=LimitsConfig)
+    sampling: SamplingConfig = Field(default_factory=SamplingConfig)
+    serve: ServeConfig = Field(default_factory=ServeConfig)
+    chat: ChatConfig = Field(default_factory=ChatConfig)
+    bench: BenchConfig = Field(default_factory=BenchConfig)
