@@ -126,6 +126,14 @@ class Backend(Protocol):
         """
 
 
+DEFAULT_CONTEXT = 4096
+
+
+def context_limit(spec: ModelSpec, max_context: int | None) -> int:
+    """Positions a sequence may use: the model's context, or less by the limits' `max_context`."""
+    return min(spec.context_length, max_context or DEFAULT_CONTEXT)
+
+
 ENTRY_POINT_GROUP = "astrai.backends"
 
 

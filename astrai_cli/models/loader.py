@@ -1,0 +1,33 @@
+"""Fills a PyTorch decoder from a model file."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from astrai_cli.models.decoder import Decoder
+from astrai_cli.models.gguf import ModelFile
+from astrai_cli.models.weights import Weights
+
+
+def load_decoder(model_file: ModelFile) -> Decoder:
+    """The decoder of an open model file with float32 weights, held in memory once.
+
+    Raises ModelFileError for values that are not finite.
+    """
+    weights = Weights(model_file)
+    with torch.device("meta"):
+        decoder = Decoder(model_file.spec)
+    names = set(decoder.state_dict())
+    if model_file.spec.tied_head:
+        names.remove("output.weight")
+    state = {name: _tensor(weights, name) for name in names}
+    state.setdefault("output.weight", state["token_embd.weight"])
+    decoder.load_state_dict(state, assign=True)
+    return decoder.requires_grad_(False).eval()
+
+
+def _tensor(weights: Weights, name: str) -> Tensor:
+    # A tensor stored as float32 is a read-only view of the file, which may be closed.
+    return torch.from_numpy(np.require(weights.get(name), requirements="W"))

@@ -1,0 +1,125 @@
+"""The float32 reference: plain PyTorch, attending one sequence at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from astrai_cli.config import LimitsConfig
+from astrai_cli.errors import ExecutionError, InvalidInputError
+from astrai_cli.models.gguf import ModelFile
+from astrai_cli.models.loader import load_decoder
+from astrai_cli.models.spec import ModelSpec
+from backends.base import ExecutorInfo, SequenceStep, Step, StepOutput, context_limit
+from backends.packing import pack
+
+MAX_STEP_TOKENS = 512
+
+
+class EagerExecutor:
+    """Runs a GGUF file in float32; keys and values are float32 too, whatever `kv_dtype` says."""
+
+    def __init__(self, source: Path, limits: LimitsConfig) -> None:
+        """Load the model. Raises ModelFileError where `source` is not one."""
+        if limits.threads is not None:
+            torch.set_num_threads(limits.threads)
+        with ModelFile.open(source) as model_file:
+            spec = model_file.spec
+            self._decoder: nn.Module | None = load_decoder(model_file)
+        self._info = ExecutorInfo(
+            spec=spec,
+            backend="eager",
+            max_step_tokens=MAX_STEP_TOKENS,
+            max_context=context_limit(spec, limits.max_context),
+            bytes_per_cell=spec.kv_values_per_token * torch.float32.itemsize,
+            details={"kv_dtype": "float32", "threads": torch.get_num_threads()},
+        )
+        self._drop_cells()
+
+    @property
+    def info(self) -> ExecutorInfo:
+        return self._info
+
+    def allocate(self, cells: int) -> None:
+        if cells < 1:
+            raise InvalidInputError(f"cannot allocate {cells} cells; it must be 1 or more")
+        spec = self._info.spec
+        self._drop_cells()
+        shape = (spec.n_layers, cells, spec.n_kv_heads, spec.head_width)
+        try:
+            self._keys, self._values = torch.zeros(shape), torch.zeros(shape)
+        except RuntimeError as error:
+            raise InvalidInputError(
+                f"no memory for {cells} cells of {self._info.bytes_per_cell} bytes each"
+            ) from error
+
+    @torch.inference_mode()
+    def step(self, step: Step) -> StepOutput:
+        if self._decoder is None:
+            raise ExecutionError("the executor is closed")
+        packed = pack(step, self._info, cells=self._keys.shape[1])
+        cells = torch.from_numpy(packed.cells)
+        sequences = [_SequenceView(s, step.page_size, self._info.spec) for s in step.sequences]
+
+        def attend(q: Tensor, k: Tensor, v: Tensor, _positions: Tensor, layer: int) -> Tensor:
+            keys, values = self._keys[layer], self._values[layer]
+            keys[cells] = k.squeeze(2)
+            values[cells] = v.squeeze(2)
+            queries = torch.split(q.squeeze(2), [view.n_queries for view in sequences])
+            outputs = [
+                view.attend(rows, keys, values, layer)
+                for view, rows in zip(sequences, queries, strict=True)
+            ]
+            return torch.cat(outputs).unsqueeze(2)
+
+        try:
+            logits = self._decoder(
+                torch.from_numpy(packed.tokens),
+                torch.from_numpy(packed.positions),
+                torch.from_numpy(packed.rows),
+                attend,
+            )
+        except RuntimeError as error:
+            raise ExecutionError(f"the eager executor failed: {error}") from error
+        return StepOutput(logits.numpy())
+
+    def close(self) -> None:
+        self._decoder = None
+        self._drop_cells()
+
+    def _drop_cells(self) -> None:
+        self._keys = self._values = torch.empty(0, 0, 0, 0)
+
+
+class _SequenceView:
+    """What one sequence's queries see of the cache during one step."""
+
+    def __init__(self, sequence: SequenceStep, page_size: int, spec: ModelSpec) -> None:
+        self.n_queries = len(sequence.tokens)
+        end = sequence.start + self.n_queries
+        positions = torch.arange(end)
+        pages = torch.from_numpy(sequence.pages).to(torch.int64)
+        self._cells = pages[positions // page_size] * page_size + positions % page_size
+        distance = positions[sequence.start :, None] - positions
+        self._masks = {
+            window: (distance >= 0) & (distance < (window or end)) for window in set(spec.windows)
+        }
+        self._windows = spec.windows
+        self._scale = spec.attention_scale
+
+    def attend(self, q: Tensor, keys: Tensor, values: Tensor, layer: int) -> Tensor:
+        """Attention of q [n, H, D] over this sequence's cells of keys and values [cells, H_kv, D].
+
+        A key is seen at distances 0 … window - 1 behind the query.
+        """
+        output = nn.functional.scaled_dot_product_attention(
+            q.transpose(0, 1)[None],
+            keys[self._cells].transpose(0, 1)[None],
+            values[self._cells].transpose(0, 1)[None],
+            attn_mask=self._masks[self._windows[layer]],
+            scale=self._scale,
+            enable_gqa=True,
+        )
+        return output[0].transpose(0, 1)

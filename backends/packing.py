@@ -1,0 +1,128 @@
+"""Checks a step against an executor's bounds and lays its tokens in one row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from astrai_cli.errors import InvalidInputError
+from backends.base import ExecutorInfo, SequenceStep, Step
+
+
+@dataclass(frozen=True, slots=True)
+class PackedStep:
+    """The tokens of all sequences in one row, in the order of the sequences.
+
+    tokens: int32 [T]. positions: int64 [T], each in its own sequence. cells: int64 [T],
+    where each token's key and value go. rows: int64 [R], the tokens whose logits are
+    wanted.
+    """
+
+    tokens: NDArray[np.int32]
+    positions: NDArray[np.int64]
+    cells: NDArray[np.int64]
+    rows: NDArray[np.int64]
+
+
+def pack(step: Step, info: ExecutorInfo, cells: int) -> PackedStep:
+    """Pack a step for an executor that has `cells` cells allocated.
+
+    Raises InvalidInputError, naming the bound, for a step that breaks any rule of
+    `SequenceStep` and `Step` or a limit of `info`.
+    """
+    if not step.sequences:
+        raise InvalidInputError("a step needs at least one sequence")
+    if step.page_size < 1:
+        raise InvalidInputError(f"page size {step.page_size} is below 1")
+    for index, sequence in enumerate(step.sequences):
+        _check_sequence(index, sequence, step.page_size, info)
+
+    counts = np.array([len(sequence.tokens) for sequence in step.sequences])
+    starts = np.array([sequence.start for sequence in step.sequences], dtype=np.int64)
+    ends = np.cumsum(counts)
+    if ends[-1] > info.max_step_tokens:
+        raise InvalidInputError(
+            f"a step of {ends[-1]} tokens is over the {info.max_step_tokens} this executor can run"
+        )
+    tokens = np.concatenate([sequence.tokens for sequence in step.sequences])
+    _check_tokens(tokens, info.spec.vocab_size)
+
+    seen = [_pages_seen(sequence, step.page_size) for sequence in step.sequences]
+    _check_pages(step, seen, cells)
+
+    positions = np.arange(ends[-1]) + np.repeat(starts - (ends - counts), counts)
+    first_page = np.cumsum([0] + [len(pages) for pages in seen[:-1]])
+    page_index = np.repeat(first_page, counts) + positions // step.page_size
+    page = np.concatenate(seen)[page_index].astype(np.int64)
+    wanted = np.array([sequence.logit_rows for sequence in step.sequences])
+    skipped = np.repeat(ends - np.cumsum(wanted), wanted)
+    return PackedStep(
+        tokens=tokens,
+        positions=positions,
+        cells=page * step.page_size + positions % step.page_size,
+        rows=np.arange(len(skipped)) + skipped,
+    )
+
+
+def _check_sequence(index: int, sequence: SequenceStep, page_size: int, info: ExecutorInfo) -> None:
+    count = len(sequence.tokens)
+    if count < 1:
+        raise InvalidInputError(f"sequence {index} of the step has no tokens")
+    if sequence.start < 0:
+        raise InvalidInputError(f"sequence {index} starts at position {sequence.start}, below 0")
+    end = sequence.start + count
+    if end > info.max_context:
+        raise InvalidInputError(
+            f"sequence {index} would reach {end} positions, over the context of {info.max_context}"
+        )
+    if not 0 <= sequence.logit_rows <= count:
+        raise InvalidInputError(
+            f"sequence {index} wants {sequence.logit_rows} rows of logits of its {count} tokens"
+        )
+    needed = -(-end // page_size)
+    if len(sequence.pages) < needed:
+        raise InvalidInputError(
+            f"sequence {index} has {len(sequence.pages)} pages of {page_size} for {end} positions; "
+            f"it needs {needed}"
+        )
+
+
+def _check_tokens(tokens: NDArray[np.int32], vocab_size: int) -> None:
+    low, high = int(tokens.min()), int(tokens.max())
+    if low < 0 or high >= vocab_size:
+        bad = low if low < 0 else high
+        raise InvalidInputError(f"token id {bad} is outside the vocabulary of {vocab_size}")
+
+
+def _check_pages(step: Step, seen: list[NDArray[np.int32]], cells: int) -> None:
+    """Pages exist, and a page this step writes is seen once: by its writer."""
+    every = np.concatenate(seen)
+    n_pages = cells // step.page_size
+    low, high = int(every.min()), int(every.max())
+    if low < 0 or high >= n_pages:
+        bad = low if low < 0 else high
+        raise InvalidInputError(
+            f"page {bad} of {step.page_size} is outside the {cells} cells allocated"
+        )
+    sightings = np.bincount(every, minlength=n_pages)
+    if sightings.max() == 1:
+        return
+    written = np.concatenate(
+        [
+            pages[sequence.start // step.page_size :]
+            for sequence, pages in zip(step.sequences, seen, strict=True)
+        ]
+    )
+    shared = written[sightings[written] > 1]
+    if len(shared):
+        raise InvalidInputError(f"page {shared[0]} is written in this step and seen twice in it")
+    for index, pages in enumerate(seen):
+        if len(np.unique(pages)) < len(pages):
+            raise InvalidInputError(f"sequence {index} has the same page twice")
+
+
+def _pages_seen(sequence: SequenceStep, page_size: int) -> NDArray[np.int32]:
+    end = sequence.start + len(sequence.tokens)
+    return sequence.pages[: -(-end // page_size)]
