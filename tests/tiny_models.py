@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -91,14 +92,27 @@ class TinyModel:
         }
 
 
-def tiny_gguf(folder: Path, architecture: str = "llama", **overrides: Any) -> Path:
-    """Write a tiny random model into `folder`; `overrides` are TinyModel's fields."""
+def tiny_gguf(
+    folder: Path,
+    architecture: str = "llama",
+    weights: Mapping[str, NDArray[np.float32]] | None = None,
+    **overrides: Any,
+) -> Path:
+    """Write a tiny random model into `folder`; `overrides` are TinyModel's fields.
+
+    `weights`, by tensor name and in the file's own row order, take the place of random ones.
+    """
     model = TinyModel(architecture=architecture, **overrides)
     path = folder / f"{model.name}-{architecture}-{model.seed}.gguf"
     writer = GGUFWriter(path, architecture)
     _write_metadata(writer, model)
     _write_tokenizer(writer, model)
-    _write_tensors(writer, model)
+    kind = GGMLQuantizationType[model.type]
+    for name, values in (_random_weights(model) | dict(weights or {})).items():
+        if values.ndim == 1:
+            writer.add_tensor(name, values)
+        else:
+            writer.add_tensor(name, quantize(values, kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -165,33 +179,27 @@ def _byte_level_bpe() -> tuple[tuple[str, ...], tuple[str, ...]]:
     return (*tokens, *USER_DEFINED), tuple(" ".join(pair) for pair in bpe["merges"])
 
 
-def _write_tensors(writer: GGUFWriter, model: TinyModel) -> None:
+def _random_weights(model: TinyModel) -> dict[str, NDArray[np.float32]]:
     random = np.random.default_rng(model.seed)
-    kind = GGMLQuantizationType[model.type]
 
-    def matrix(name: str, rows: int, columns: int, scale: float) -> None:
-        values = random.standard_normal((rows, columns), dtype=np.float32) * np.float32(scale)
-        writer.add_tensor(name, quantize(values, kind), raw_dtype=kind)
+    def matrix(rows: int, columns: int, scale: float) -> NDArray[np.float32]:
+        return random.standard_normal((rows, columns), dtype=np.float32) * np.float32(scale)
 
-    def vector(name: str, length: int) -> None:
+    def vector(name: str, length: int) -> NDArray[np.float32]:
         centre = 0.0 if name.endswith("bias") else 1.0
-        writer.add_tensor(name, _near(random, centre, length))
+        return (centre + 0.1 * random.standard_normal(length)).astype(np.float32)
 
     # Small embeddings, so that a tied head does not just repeat its input.
-    matrix("token_embd.weight", VOCABULARY, model.width, 0.3)
+    weights = {"token_embd.weight": matrix(VOCABULARY, model.width, 0.3)}
     for layer in range(model.n_layers):
         for name, length in model.vectors().items():
-            vector(f"blk.{layer}.{name}", length)
+            weights[f"blk.{layer}.{name}"] = vector(name, length)
         for name, (rows, columns) in model.matrices().items():
-            matrix(f"blk.{layer}.{name}", rows, columns, 1.5 / columns**0.5)
-    vector("output_norm.weight", model.width)
+            weights[f"blk.{layer}.{name}"] = matrix(rows, columns, 1.5 / columns**0.5)
+    weights["output_norm.weight"] = vector("output_norm.weight", model.width)
     if not model.tied:
-        matrix("output.weight", VOCABULARY, model.width, 2.0 / model.width**0.5)
+        weights["output.weight"] = matrix(VOCABULARY, model.width, 2.0 / model.width**0.5)
     if model.llama3_rope:
         half = (model.rope_dimension or model.head_width) // 2
-        writer.add_tensor("rope_freqs.weight", np.linspace(1, 8, half, dtype=np.float32))
-
-
-def _near(random: np.random.Generator, centre: float, length: int) -> NDArray[np.float32]:
-    values = centre + 0.1 * random.standard_normal(length)
-    return values.astype(np.float32)
+        weights["rope_freqs.weight"] = np.linspace(1, 8, half, dtype=np.float32)
+    return weights
