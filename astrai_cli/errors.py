@@ -63,6 +63,13 @@ class DownloadError(AstraiError):
     code = "download_error"
 
 
+class ServerError(AstraiError):
+    """A server that `chat --url` talks to refused, failed or could not be reached."""
+
+    exit_code = 6
+    code = "server_error"
+
+
 class OverloadedError(AstraiError):
     """The queue is full; try again later."""
 

@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import ValidationError
 
@@ -17,6 +18,8 @@ from astrai_cli.options import all_options, group_types, spell
 CONFIG_FILE = "astrai.toml"
 DEFAULT = "default"
 _SHOWN_LENGTH = 80
+
+G = TypeVar("G", bound=Group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +56,24 @@ def read_settings(
     given.update(_from_environ(os.environ if environ is None else environ))
     for name, value in flags.items():
         given[name] = Given(value, all_options()[name].flag)
-    groups = {group: _build(group, model, given) for group, model in group_types().items()}
+    groups = {group: _build(model, given) for group, model in group_types().items()}
     origins = {name: given[name].origin if name in given else DEFAULT for name in all_options()}
     return Settings(Config.model_validate(groups), origins)
 
 
-def _build(group: str, model: type[Group], given: Mapping[str, Given]) -> Group:
+def update_group(group: G, changes: Mapping[str, str], origin: str) -> G:
+    """A copy of `group` with some options changed, as a user typed them.
+
+    Raises InvalidInputError naming `origin`, the option, the value and what is allowed.
+    """
+    given = {
+        name: Given(getattr(group, name), origin) for name in group.model_fields_set - {*changes}
+    }
+    given |= {name: Given(value, f"{origin}: {name}") for name, value in changes.items()}
+    return _build(type(group), given)
+
+
+def _build(model: type[G], given: Mapping[str, Given]) -> G:
     values = {name: given[name].value for name in model.model_fields if name in given}
     try:
         return model(**values)

@@ -1,0 +1,84 @@
+"""The `astrai` command: its subcommands, and the one place where errors become exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.metadata import version as installed_version
+from typing import Annotated
+
+import typer
+
+from astrai_cli.commands.config import config
+from astrai_cli.commands.pull import pull
+from astrai_cli.errors import AstraiError
+
+INTERRUPTED = 130
+UNEXPECTED = 1
+
+_EPILOG = """Exit codes: 0 done, 1 failed, 2 bad usage or value, 3 bad model file or artifact,
+4 backend unavailable, 5 download failed, 6 server of `chat --url` failed, 130 interrupted."""
+
+app = typer.Typer(
+    name="astrai",
+    epilog=_EPILOG,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print("astrai", installed_version("astrai"))
+        raise typer.Exit
+
+
+@app.callback()
+def _astrai(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Turn a model file into a server that many clients use at once."""
+
+
+app.command(epilog="Example: astrai pull smollm2-135m")(pull)
+app.command(epilog="Example: ASTRAI_PORT=9000 astrai config --max-context 2048 --json")(config)
+
+
+def main() -> None:
+    """Run the command line; exits with the code that `astrai --help` lists."""
+    sys.exit(_run())
+
+
+def _run() -> int:
+    try:
+        code = app(standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except typer.TyperException as error:
+        return _fail(error.format_message(), error.exit_code)
+    except AstraiError as error:
+        return _fail(str(error), error.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has left; Python must not try to flush it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return UNEXPECTED
+    except Exception as error:
+        if os.environ.get("ASTRAI_DEBUG"):
+            raise
+        what = f"{type(error).__name__}: {error}".rstrip(": ")
+        return _fail(f"{what} (unexpected; ASTRAI_DEBUG=1 shows the traceback)", UNEXPECTED)
+
+
+def _fail(message: str, code: int) -> int:
+    # Without a subcommand Typer has printed the help already, and has no more to say.
+    if message:
+        print("astrai:", " ".join(message.split()), file=sys.stderr)
+    return code

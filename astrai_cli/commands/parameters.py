@@ -1,0 +1,100 @@
+"""Typer parameters built from the config model, so that no flag is defined twice."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from astrai_cli.options import Option, all_options
+from astrai_cli.settings import read_settings
+
+_METAVARS: dict[Any, str] = {int: "<int>", float: "<number>", Path: "<path>"}
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON for a machine to read.")]
+
+
+def with_settings(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the flags of the named groups and options, and pass it `settings`.
+
+    The command takes a keyword `settings: Settings`; the flags stand in its place.
+    Values reach the config model as they were typed: it alone converts and checks.
+    """
+    chosen = [
+        option for option in all_options().values() if {option.name, *option.groups} & {*names}
+    ]
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command).parameters
+        hints = get_type_hints(command, include_extras=True)
+        parameters = [
+            parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
+            for name, parameter in own.items()
+            if name != "settings"
+        ]
+        parameters += [_parameter(option) for option in chosen]
+        parameters.append(_CONFIG_PARAMETER)
+
+        @functools.wraps(command)
+        def run(**values: Any) -> None:
+            file = values.pop("config")
+            flags = {option.name: values.pop(option.name) for option in chosen}
+            given = {name: value for name, value in flags.items() if value is not None}
+            command(**values, settings=read_settings(given, file=file))
+
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {each.name: each.annotation for each in parameters}
+        return run
+
+    return decorate
+
+
+def _parameter(option: Option) -> inspect.Parameter:
+    """An option as a Typer parameter: text, or a path so that shells complete files."""
+    info = typer.Option(
+        option.flag,
+        help=_help(option),
+        metavar=_METAVARS.get(option.type, "|".join(option.choices) or "<text>"),
+        autocompletion=_completion(option),
+        rich_help_panel=f"{option.groups[0].capitalize()} options",
+    )
+    kind = Path if option.type is Path else str
+    return inspect.Parameter(
+        option.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[kind | None, info],
+    )
+
+
+def _help(option: Option) -> str:
+    bounds = option.allowed.partition(" from ")[2] or option.allowed.partition(" above ")[2]
+    notes = []
+    if bounds:
+        notes.append(option.allowed)
+    if option.default is not None:
+        notes.append(f"default {option.default}")
+    return f"{option.help} ({'; '.join(notes)})" if notes else option.help
+
+
+def _completion(option: Option) -> Callable[[str], list[str]] | None:
+    if not option.choices:
+        return None
+    return lambda incomplete: [each for each in option.choices if each.startswith(incomplete)]
+
+
+_CONFIG_PARAMETER = inspect.Parameter(
+    "config",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=None,
+    annotation=Annotated[
+        Path | None,
+        typer.Option(
+            "--config", metavar="<path>", help="Options file to read instead of ./astrai.toml."
+        ),
+    ],
+)
