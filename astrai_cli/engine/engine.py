@@ -1,0 +1,283 @@
+"""The engine: prompts in, answers out, many at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Collection, Generator, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal, TypedDict, Unpack, cast, overload
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from astrai_cli.config import LimitsConfig
+from astrai_cli.engine.cache import KVCache
+from astrai_cli.engine.detokenize import TokenBytes
+from astrai_cli.engine.request import Event, Finish, GenerationRequest, Piece, SamplingParams
+from astrai_cli.engine.result import Completion, GenerateResult
+from astrai_cli.engine.scheduler import InferenceScheduler
+from astrai_cli.engine.task import GenerationTask, ScoringTask, Sink, Task
+from astrai_cli.errors import ContextOverflowError, InvalidInputError, RequestCancelledError
+from backends.base import Executor, ExecutorInfo
+
+Prompt = str | Sequence[int]
+"""Text, or token ids."""
+
+Prompts = list[str] | list[list[int]] | list[Prompt]
+
+Stream = Generator[Piece, None, Completion]
+"""Pieces as they come; returns the whole answer. Closing it early cancels the request."""
+
+
+class GenerateOptions(TypedDict, total=False):
+    """What may be asked of an answer; SamplingParams and GenerationRequest say what it means."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    seed: int | None
+    max_tokens: int | None
+    stop: str | Sequence[str]
+    stop_token_ids: Sequence[int]
+    ignore_eos: bool
+
+
+_SAMPLING_OPTIONS = frozenset(field.name for field in fields(SamplingParams))
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHandle:
+    """A request in the engine."""
+
+    _scheduler: InferenceScheduler
+    _task: Task
+
+    def cancel(self) -> None:
+        """End the request before its next step; it still gets its Finish."""
+        self._scheduler.cancel(self._task)
+
+
+class InferenceEngine:
+    """Continues prompts on one executor; safe to use from many threads.
+
+    Owns the executor and closes it. A context manager: leaving it shuts down.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        tokenizer: Tokenizer,
+        end_ids: Collection[int],
+        limits: LimitsConfig | None = None,
+        cache: KVCache | None = None,
+    ) -> None:
+        """end_ids: the tokens with which the model ends an answer.
+
+        Raises InvalidInputError where the memory for the cells cannot be had, and
+        ModelFileError for a tokenizer that is not byte-level.
+        """
+        self.tokenizer = tokenizer
+        self.end_ids = frozenset(end_ids)
+        self.limits = limits or LimitsConfig()
+        self._executor = executor
+        self._info = executor.info
+        self._token_bytes = TokenBytes(tokenizer)
+        self._scheduler = InferenceScheduler(executor, self.limits, cache)
+
+    @property
+    def info(self) -> ExecutorInfo:
+        """What runs, and its bounds."""
+        return self._info
+
+    @property
+    def max_context(self) -> int:
+        """Positions one request may use, prompt and answer together."""
+        return self._info.max_context
+
+    @overload
+    def generate(
+        self, prompt: Prompt, stream: Literal[False] = False, **options: Unpack[GenerateOptions]
+    ) -> Completion: ...
+    @overload
+    def generate(
+        self, prompt: Prompts, stream: Literal[False] = False, **options: Unpack[GenerateOptions]
+    ) -> list[Completion]: ...
+    @overload
+    def generate(
+        self, prompt: Prompt, stream: Literal[True], **options: Unpack[GenerateOptions]
+    ) -> Stream: ...
+    @overload
+    def generate(
+        self, prompt: Prompts, stream: Literal[True], **options: Unpack[GenerateOptions]
+    ) -> list[Stream]: ...
+    def generate(
+        self,
+        prompt: Prompt | Prompts,
+        stream: bool = False,
+        **options: Unpack[GenerateOptions],
+    ) -> Completion | list[Completion] | Stream | list[Stream]:
+        """Continue one prompt, or several at once.
+
+        Waits for room where the limit of requests in flight is reached. Raises
+        InvalidInputError, ContextOverflowError, ExecutionError, EngineUnavailableError.
+        """
+        if _is_one_prompt(prompt):
+            return self.generate_with_request(self.request(cast(Prompt, prompt), **options), stream)
+        requests = [self.request(each, **options) for each in cast(Sequence[Prompt], prompt)]
+        if stream:
+            return [self._stream(request) for request in requests]
+        return self._complete(requests)
+
+    def generate_with_request(
+        self, request: GenerationRequest, stream: bool = False
+    ) -> Completion | Stream:
+        """As generate does, for one request that is already made."""
+        return self._stream(request) if stream else self._complete([request])[0]
+
+    async def generate_async(
+        self, prompt: Prompt, **options: Unpack[GenerateOptions]
+    ) -> AsyncGenerator[Event, None]:
+        """The events of one answer: pieces, then a Finish. Closing it early cancels the request.
+
+        Raises as submit does, before the first event.
+        """
+        loop = asyncio.get_running_loop()
+        events: asyncio.Queue[Event] = asyncio.Queue()
+
+        def sink(event: Event) -> None:
+            loop.call_soon_threadsafe(events.put_nowait, event)
+
+        handle = self.submit(self.request(prompt, **options), sink)
+        try:
+            while True:
+                event = await events.get()
+                yield event
+                if isinstance(event, Finish):
+                    return
+        finally:
+            handle.cancel()
+
+    def submit(
+        self, request: GenerationRequest, sink: Sink, *, wait: bool = False
+    ) -> RequestHandle:
+        """Start a request. The sink gets its pieces and one Finish, on the engine thread.
+
+        With `wait`, waits for room; else raises OverloadedError where the limit of
+        requests in flight is reached. Raises InvalidInputError for what is out of
+        bounds, ContextOverflowError for what the context cannot hold, and
+        EngineUnavailableError when the engine is stopping or has died.
+        """
+        task = GenerationTask(
+            request, self._n_tokens_max(request), self.end_ids, self._token_bytes, sink
+        )
+        self._scheduler.submit(task, wait=wait)
+        return RequestHandle(self._scheduler, task)
+
+    def request(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> GenerationRequest:
+        """A request from a prompt and options; text is encoded as the model's own input is."""
+        given: dict[str, Any] = dict(options)
+        sampling = {name: given.pop(name) for name in _SAMPLING_OPTIONS & given.keys()}
+        stop = given.pop("stop", ())
+        return GenerationRequest(
+            prompt=tuple(self.tokenizer.encode(prompt).ids if isinstance(prompt, str) else prompt),
+            sampling=SamplingParams(**sampling),
+            stop=(stop,) if isinstance(stop, str) else tuple(stop),
+            stop_token_ids=tuple(given.pop("stop_token_ids", ())),
+            **given,
+        )
+
+    def score(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
+        """The logits after each token: float32 [len(token_ids), vocabulary].
+
+        Raises as generate does, and RequestCancelledError when the engine is shut down.
+        """
+        self._check_prompt(token_ids)
+        result = GenerateResult()
+        task = ScoringTask(token_ids, self._info.spec.vocab_size, result.put)
+        self._scheduler.submit(task, wait=True)
+        try:
+            completion = result.wait_completion()
+        finally:
+            self._scheduler.cancel(task)
+        if completion.finish_reason == "cancelled":
+            raise RequestCancelledError("scoring was cancelled: the engine is stopping")
+        return task.logits
+
+    def get_stats(self) -> dict[str, Any]:
+        """Counters and levels; see EngineStats and InferenceScheduler.get_stats."""
+        return self._scheduler.get_stats()
+
+    def shutdown(self, timeout: float = 0.0) -> None:
+        """Give running requests `timeout` seconds, cancel the rest, close the executor."""
+        self._scheduler.shutdown(timeout)
+        self._executor.close()
+
+    def __enter__(self) -> InferenceEngine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+
+    def _complete(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
+        started: list[tuple[GenerateResult, RequestHandle]] = []
+        try:
+            for request in requests:
+                result = GenerateResult()
+                started.append((result, self.submit(request, result.put, wait=True)))
+            return [result.wait_completion() for result, _ in started]
+        finally:
+            for _, handle in started:
+                handle.cancel()
+
+    def _stream(self, request: GenerationRequest) -> Stream:
+        result = GenerateResult()
+        return _cancelling(result.stream(), self.submit(request, result.put, wait=True))
+
+    def _n_tokens_max(self, request: GenerationRequest) -> int:
+        """Positions the request may come to use."""
+        self._check_prompt(request.prompt)
+        n_prompt, context = len(request.prompt), self.max_context
+        if request.max_tokens is None:
+            n_tokens, wanted = max(context, n_prompt + 1), "at least one token to generate"
+        else:
+            if request.max_tokens < 1:
+                raise InvalidInputError(
+                    f"max_tokens is {request.max_tokens}; it must be at least 1", param="max_tokens"
+                )
+            n_tokens, wanted = n_prompt + request.max_tokens, f"max_tokens {request.max_tokens}"
+        if n_tokens > context:
+            raise ContextOverflowError(
+                f"the prompt's {n_prompt} tokens and {wanted} exceed the context of {context}",
+                param="prompt",
+            )
+        return n_tokens
+
+    def _check_prompt(self, token_ids: Sequence[int]) -> None:
+        context, vocab_size = self.max_context, self._info.spec.vocab_size
+        if not token_ids:
+            raise InvalidInputError("the prompt is empty; it must have a token", param="prompt")
+        if len(token_ids) > context:
+            raise ContextOverflowError(
+                f"the prompt has {len(token_ids)} tokens; the context holds {context}",
+                param="prompt",
+            )
+        for token_id in (min(token_ids), max(token_ids)):
+            if not 0 <= token_id < vocab_size:
+                raise InvalidInputError(
+                    f"the prompt has token id {token_id}; ids go from 0 to {vocab_size - 1}",
+                    param="prompt",
+                )
+
+
+def _is_one_prompt(prompt: Prompt | Prompts) -> bool:
+    return isinstance(prompt, str) or not prompt or isinstance(prompt[0], int | np.integer)
+
+
+def _cancelling(stream: Stream, handle: RequestHandle) -> Stream:
+    """The stream, whose early end cancels the request."""
+    try:
+        return (yield from stream)
+    finally:
+        handle.cancel()
