@@ -33,6 +33,17 @@ class Transcript(BaseModel):
     messages: list[Message]
 
 
+def _replace_file(path: Path, content: bytes) -> None:
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    try:
+        with open(handle, "wb") as file:
+            file.write(content)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
 class Conversation:
     """An optional system message, then turns of user and assistant."""
 
@@ -60,16 +71,11 @@ class Conversation:
         """
         transcript = Transcript(model=model, messages=self.messages)
         try:
-            with tempfile.NamedTemporaryFile(
-                "w", encoding="utf-8", dir=path.parent, prefix=path.name + ".", delete=False
-            ) as file:
-                try:
-                    file.write(transcript.model_dump_json(indent=2) + "\n")
-                    file.close()
-                    os.replace(file.name, path)
-                except BaseException:
-                    os.unlink(file.name)
-                    raise
+            content = transcript.model_dump_json(indent=2).encode() + b"\n"
+        except ValueError as error:
+            raise InvalidInputError(f"{path}: the conversation cannot be UTF-8 text") from error
+        try:
+            _replace_file(path, content)
         except OSError as error:
             raise InvalidInputError(f"{path}: cannot be written: {error.strerror}") from error
 

@@ -15,7 +15,7 @@ from astrai_cli.chat.session import ChatSession
 from astrai_cli.chat.terminal import echo_off, harmless
 from astrai_cli.errors import AstraiError, InvalidInputError
 
-_MAX_PIPED_CHARS = 2**24
+_MAX_PIPED_BYTES = 2**24
 
 
 def answer_plainly(session: ChatSession, question: str) -> None:
@@ -36,13 +36,20 @@ def answer_plainly(session: ChatSession, question: str) -> None:
 
 
 def read_piped_question() -> str:
-    """All of stdin as one question. Raises InvalidInputError where it is empty or too long."""
-    question = sys.stdin.read(_MAX_PIPED_CHARS + 1)
-    if len(question) > _MAX_PIPED_CHARS:
-        raise InvalidInputError(f"stdin: a question of over {_MAX_PIPED_CHARS} characters")
-    if not question.strip():
+    """All of stdin as one question.
+
+    Raises InvalidInputError where it is empty, too long or not text.
+    """
+    piped = sys.stdin.buffer.read(_MAX_PIPED_BYTES + 1)
+    if len(piped) > _MAX_PIPED_BYTES:
+        raise InvalidInputError(f"stdin: a question of over {_MAX_PIPED_BYTES} bytes")
+    try:
+        question = piped.decode().strip()
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(f"stdin: is not UTF-8 text from byte {error.start} on") from error
+    if not question:
         raise InvalidInputError("stdin: no question to answer")
-    return question.strip()
+    return question
 
 
 def run_repl(session: ChatSession, history_file: Path) -> None:
