@@ -118,11 +118,16 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def sync(path: Path) -> None:
+    """Have a file, or a folder's list of names, reach the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def sync_folder(folder: Path) -> None:
-    """Have the files under `folder`, and the folder itself, reach the disk."""
+    """Have everything under `folder` reach the disk."""
     for path in (*folder.rglob("*"), folder):
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        sync(path)

@@ -8,7 +8,7 @@ together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -113,10 +113,13 @@ class Backend(Protocol):
     def build(self, progress: Progress) -> Path | None:
         """Compile what the backend needs on this machine; the file made, None where nothing is."""
 
-    def export(self, source: Path, target: Path, options: Any, progress: Progress) -> None:
+    def export(
+        self, source: Path, target: Path, options: Any, progress: Progress
+    ) -> Mapping[str, Any] | None:
         """Write an artifact's backend files into the existing folder `target`.
 
-        `source` is a GGUF file, `options` the config model's export group.
+        `source` is a GGUF file, `options` the config model's export group. What it
+        returns goes into the manifest as `details` (JSON values), such as `methods`.
         """
 
     def open(self, source: Path, options: Any) -> Executor:

@@ -12,11 +12,13 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from astrai_cli.errors import DownloadError
 from astrai_cli.files import CHUNK_BYTES, file_lock, partial_folder, sha256_of, sync_folder
-from backends.base import Progress
+
+if TYPE_CHECKING:
+    from backends.base import Progress
 
 POLL_SECONDS = 0.1
 PIP_ERROR_BYTES = 4096

@@ -1,0 +1,275 @@
+"""An exported model on disk: a folder with a manifest, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from tokenizers import Tokenizer
+
+from astrai_cli.config import ExportConfig
+from astrai_cli.errors import ArtifactError
+from astrai_cli.files import partial_folder, sha256_of, sync, sync_folder
+from astrai_cli.models.gguf import ModelFile
+from astrai_cli.models.spec import ModelSpec
+from astrai_cli.models.tokenizer import (
+    SpecialTokens,
+    build_tokenizer,
+    read_chat_template,
+    read_special_tokens,
+)
+from backends.base import Progress, get_backend
+
+FORMAT_VERSION = 1
+MANIFEST_NAME = "astrai.json"
+TOKENIZER_NAME = "tokenizer.json"
+TEMPLATE_NAME = "chat_template.jinja"
+MAX_MANIFEST_BYTES = 2**24
+PRODUCERS = ("astrai", "torch", "executorch", "mlx")
+
+
+def _inside(name: str) -> str:
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or not path.parts:
+        raise ValueError("must be a path inside the artifact")
+    return name
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ArtifactLimits(_Part):
+    """What the program was exported for, in tokens."""
+
+    max_prefill_chunk: int = Field(ge=1)
+    max_context: int = Field(ge=1)
+
+
+class Source(_Part):
+    """The model file an artifact was made from."""
+
+    name: str
+    sha256: str
+
+
+class FileEntry(_Part):
+    size: int = Field(ge=0)
+    sha256: str
+
+
+class Manifest(_Part):
+    """What `astrai.json` holds.
+
+    details: what the backend noted about its own files, such as their methods.
+    files: every file of the folder but the manifest, by its path inside it.
+    versions: the packages that produced it.
+    """
+
+    format_version: int
+    backend: str
+    spec: ModelSpec
+    limits: ArtifactLimits
+    special_tokens: SpecialTokens
+    source: Source
+    export_options: dict[str, Any]
+    details: dict[str, Any]
+    files: dict[Annotated[str, AfterValidator(_inside)], FileEntry]
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """An artifact folder that has been opened and checked."""
+
+    path: Path
+    manifest: Manifest
+
+    @classmethod
+    def open(cls, path: Path, *, verify: bool = False) -> Artifact:
+        """Check the manifest and that every file is there with its size; digests on `verify`.
+
+        Raises ArtifactError.
+        """
+        manifest = _read_manifest(path)
+        for name, entry in manifest.files.items():
+            file = path / name
+            if not file.is_file():
+                raise ArtifactError(f"{path}: the file {name!r} is missing")
+            size = file.stat().st_size
+            if size != entry.size:
+                raise ArtifactError(f"{file} has {size} bytes, must have {entry.size}")
+            if verify and sha256_of(file) != entry.sha256:
+                raise ArtifactError(f"{file} was altered: its SHA-256 is not {entry.sha256}")
+        return cls(path, manifest)
+
+    @property
+    def spec(self) -> ModelSpec:
+        return self.manifest.spec
+
+    @property
+    def special_tokens(self) -> SpecialTokens:
+        return self.manifest.special_tokens
+
+    @cached_property
+    def chat_template(self) -> str | None:
+        """The model's own Jinja template, where it has one."""
+        if TEMPLATE_NAME not in self.manifest.files:
+            return None
+        try:
+            return (self.path / TEMPLATE_NAME).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ArtifactError(f"{self.path / TEMPLATE_NAME}: {error}") from error
+
+    def tokenizer(self) -> Tokenizer:
+        """A new tokenizer; raises ArtifactError where its file cannot be read."""
+        try:
+            text = (self.path / TOKENIZER_NAME).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ArtifactError(f"{self.path / TOKENIZER_NAME}: {error}") from error
+        try:
+            return Tokenizer.from_str(text)
+        except Exception as error:
+            # The library raises plain Exception for whatever it cannot parse.
+            raise ArtifactError(f"{self.path / TOKENIZER_NAME}: {error}") from error
+
+
+def is_artifact(path: Path) -> bool:
+    return (path / MANIFEST_NAME).is_file()
+
+
+def _read_manifest(path: Path) -> Manifest:
+    file = path / MANIFEST_NAME
+    try:
+        if file.stat().st_size > MAX_MANIFEST_BYTES:
+            raise ArtifactError(f"{file} has more than {MAX_MANIFEST_BYTES} bytes")
+        fields = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        raise ArtifactError(f"{path}: not an artifact: it has no {MANIFEST_NAME}") from None
+    except OSError as error:
+        raise ArtifactError(f"{file}: {error.strerror}") from error
+    except (ValueError, RecursionError):
+        raise ArtifactError(f"{file} is not JSON") from None
+    found = fields.get("format_version") if isinstance(fields, dict) else None
+    if found != FORMAT_VERSION:
+        raise ArtifactError(
+            f"{path} has the format version {found}, must have {FORMAT_VERSION}: export it again"
+        )
+    try:
+        return Manifest.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ArtifactError(f"{file}: {where}: {first['msg']}") from None
+
+
+@contextmanager
+def create_artifact(target: Path, *, overwrite: bool = False) -> Iterator[Path]:
+    """An empty folder to write an artifact into; it becomes `target` when the block ends well.
+
+    Otherwise nothing is left. An existing artifact is replaced only on `overwrite`,
+    any other existing file or folder never. Raises ArtifactError.
+    """
+    _refuse_existing(target, overwrite)
+    try:
+        with partial_folder(target) as partial:
+            fresh = partial / "new"
+            fresh.mkdir()
+            yield fresh
+            sync_folder(fresh)
+            _refuse_existing(target, overwrite)
+            _move_into_place(fresh, target, partial / "old")
+            sync(target.parent)
+    except OSError as error:
+        raise ArtifactError(f"{target} cannot be written: {error.strerror or error}") from error
+
+
+def _refuse_existing(target: Path, overwrite: bool) -> None:
+    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
+        return
+    if not is_artifact(target):
+        raise ArtifactError(f"{target} exists and is not an artifact")
+    if not overwrite:
+        raise ArtifactError(f"{target} exists already; --overwrite replaces it")
+
+
+def _move_into_place(fresh: Path, target: Path, old: Path) -> None:
+    if target.exists():
+        target.rename(old)
+    try:
+        fresh.rename(target)
+    except BaseException:
+        if old.exists() and not target.exists():
+            old.rename(target)
+        raise
+
+
+def export_model(
+    source: Path,
+    target: Path,
+    backend_name: str,
+    options: ExportConfig,
+    progress: Progress,
+    *,
+    overwrite: bool = False,
+) -> Artifact:
+    """Export the GGUF file `source` for a backend as the artifact folder `target`.
+
+    Raises ModelFileError, ArtifactError, BackendUnavailableError.
+    """
+    backend = get_backend(backend_name)
+    with create_artifact(target, overwrite=overwrite) as folder:
+        progress("reading the model file", 0.0)
+        with ModelFile.open(source) as model:
+            # First what is cheap to find wrong, then the export.
+            build_tokenizer(model.metadata).save(str(folder / TOKENIZER_NAME))
+            template = read_chat_template(model.metadata)
+            if template is not None:
+                (folder / TEMPLATE_NAME).write_text(template, encoding="utf-8", newline="")
+            special_tokens = read_special_tokens(model.metadata)
+            spec, digest = model.spec, model.sha256
+        details = backend.export(source, folder, options, progress)
+        manifest = Manifest(
+            format_version=FORMAT_VERSION,
+            backend=backend_name,
+            spec=spec,
+            limits=ArtifactLimits(
+                max_prefill_chunk=options.max_prefill_chunk, max_context=spec.context_length
+            ),
+            special_tokens=special_tokens,
+            source=Source(name=source.name, sha256=digest),
+            export_options=options.model_dump(mode="json"),
+            details=dict(details or {}),
+            files=_describe_files(folder),
+            versions=producing_versions(),
+        )
+        (folder / MANIFEST_NAME).write_text(manifest.model_dump_json(indent=2) + "\n")
+    return Artifact(target, manifest)
+
+
+def _describe_files(folder: Path) -> Mapping[str, FileEntry]:
+    return {
+        file.relative_to(folder).as_posix(): FileEntry(
+            size=file.stat().st_size, sha256=sha256_of(file)
+        )
+        for file in sorted(folder.rglob("*"))
+        if file.is_file()
+    }
+
+
+def producing_versions() -> dict[str, str]:
+    """The installed versions of the packages that shape an artifact."""
+    versions = {}
+    for name in PRODUCERS:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return versions
