@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+Scorer = Callable[[Sequence[int]], NDArray[np.float32]]
+"""Token ids [T] to the logits after each: float32 [T, vocabulary]."""
 
 # Rows worked on at a time: float64 probabilities of a whole window would fill the memory.
 _ROWS = 32
@@ -25,6 +29,25 @@ class Quality:
     reference_perplexity: float
     kl: float
     top1_agreement: float
+
+
+def compare(
+    reference: Scorer,
+    model: Scorer,
+    tokens: Sequence[int],
+    window: int,
+    progress: Callable[[float], None],
+) -> Quality:
+    """Score at least two tokens in windows of `window`, calling `progress` with the share done.
+
+    A last window of a single token predicts nothing and is left out.
+    """
+    tally = QualityTally()
+    for start in range(0, len(tokens) - 1, window):
+        part = tokens[start : start + window]
+        tally.add(np.asarray(part), reference(part), model(part))
+        progress((start + len(part)) / len(tokens))
+    return tally.result()
 
 
 class QualityTally:
