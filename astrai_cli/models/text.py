@@ -1,0 +1,70 @@
+"""The part of a model that deals in text: its tokenizer, special tokens and chat template."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from astrai_cli.artifact import Artifact, is_artifact
+from astrai_cli.models.gguf import ModelFile
+from astrai_cli.models.tokenizer import (
+    SpecialTokens,
+    build_tokenizer,
+    read_chat_template,
+    read_special_tokens,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TextModel:
+    """What turns a conversation into tokens, and back.
+
+    name: that of the file it comes from, as metadata's names are for people and may
+    be shared by models. chat_template: Jinja, None where the model has none.
+    """
+
+    name: str
+    tokenizer: Tokenizer
+    special_tokens: SpecialTokens
+    chat_template: str | None
+
+    @classmethod
+    def read(cls, source: Path) -> TextModel:
+        """From an artifact folder or a GGUF file. Raises ArtifactError, ModelFileError."""
+        if is_artifact(source):
+            artifact = Artifact.open(source)
+            return cls(
+                Path(artifact.manifest.source.name).stem,
+                artifact.tokenizer(),
+                artifact.special_tokens,
+                artifact.chat_template,
+            )
+        with ModelFile.open(source) as model:
+            return cls(
+                source.stem,
+                build_tokenizer(model.metadata),
+                read_special_tokens(model.metadata),
+                read_chat_template(model.metadata),
+            )
+
+    @property
+    def bos_token(self) -> str:
+        """The text of the token that begins a prompt; empty where there is none."""
+        bos = self.special_tokens.bos
+        return "" if bos is None else self._text(bos)
+
+    @property
+    def eos_token(self) -> str:
+        """The text of the first token that ends an answer."""
+        return self._text(self.special_tokens.eos[0])
+
+    def encode_prompt(self, text: str) -> list[int]:
+        """Token ids of a rendered prompt: special tokens are recognised, and `bos` comes once."""
+        has_bos = bool(self.bos_token) and text.startswith(self.bos_token)
+        encoding = self.tokenizer.encode(text, add_special_tokens=not has_bos)
+        return list(encoding.ids)
+
+    def _text(self, token_id: int) -> str:
+        return self.tokenizer.id_to_token(token_id) or ""

@@ -1,0 +1,78 @@
+"""The Starlette app: which path leads where."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from astrai_cli.errors import AstraiError
+from astrai_cli.serving.engine import ServingEngine
+from astrai_cli.serving.errors import openai_error, problem_of
+from astrai_cli.serving.middleware import RequestLog
+from astrai_cli.serving.openai import OpenAIResponseBuilder
+from astrai_cli.serving.protocol import ProtocolHandler
+from astrai_cli.worker.client import WorkerState
+
+
+def create_app(engine: ServingEngine) -> ASGIApp:
+    """The HTTP API of one served model."""
+    endpoints = _Endpoints(engine)
+    app = Starlette(
+        routes=[
+            Route("/v1/chat/completions", endpoints.chat_completions, methods=["POST"]),
+            Route("/v1/models", endpoints.models),
+            Route("/v1/models/{model:path}", endpoints.model),
+            Route("/health", endpoints.health),
+            Route("/stats", endpoints.stats),
+        ],
+        exception_handlers=dict.fromkeys((AstraiError, HTTPException, Exception), _error_response),
+    )
+    return RequestLog(app)
+
+
+class _Endpoints:
+    def __init__(self, engine: ServingEngine) -> None:
+        self._engine = engine
+
+    async def chat_completions(self, request: Request) -> Response:
+        return await ProtocolHandler(request, self._engine, OpenAIResponseBuilder()).handle()
+
+    async def models(self, _request: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [self._model()]})
+
+    async def model(self, request: Request) -> Response:
+        self._engine.check_model(request.path_params["model"])
+        return JSONResponse(self._model())
+
+    async def health(self, _request: Request) -> Response:
+        state = self._engine.client.state
+        if state is WorkerState.READY:
+            return JSONResponse({"status": "ok", "model_loaded": True})
+        body = {
+            "status": state.value,
+            "model_loaded": False,
+            "detail": f"the engine is {state.value}",
+        }
+        return JSONResponse(body, 503)
+
+    async def stats(self, _request: Request) -> Response:
+        return JSONResponse(await self._engine.get_stats())
+
+    def _model(self) -> dict[str, Any]:
+        return {
+            "id": self._engine.model_id,
+            "object": "model",
+            "created": self._engine.created,
+            "owned_by": "astrai",
+        }
+
+
+def _error_response(_request: Request, error: Exception) -> Response:
+    problem = problem_of(error)
+    return JSONResponse(openai_error(problem), problem.status, headers=problem.headers)

@@ -1,0 +1,150 @@
+"""Every error a client can see, made from exceptions in one place.
+
+A problem says what went wrong; each protocol gives it its own JSON shape.
+Messages are those of AstraiErrors and of validation; anything else is an
+internal error whose text goes to the log alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+from starlette.exceptions import HTTPException
+
+from astrai_cli.errors import AstraiError
+from astrai_cli.serving.schemas import UNSUPPORTED
+
+log = logging.getLogger(__name__)
+
+MAX_DETAILS = 20
+RETRY_AFTER_SECONDS = 1
+INTERNAL_ERROR = "internal error; the server's log has the details"
+
+# Errors of validation that say "well formed, but not this value"; all others are of shape.
+BOUND_ERRORS = {
+    "finite_number",
+    "greater_than",
+    "greater_than_equal",
+    "invalid_value",
+    "less_than",
+    "less_than_equal",
+    "literal_error",
+    "string_too_long",
+    "string_too_short",
+    "too_long",
+    "too_short",
+}
+UNSUPPORTED_ERRORS = {"extra_forbidden", UNSUPPORTED}
+
+
+class RequestError(AstraiError):
+    """A request that cannot be served, with the status and code of its answer."""
+
+    def __init__(self, message: str, *, status: int, code: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.answer_status = status
+        self.answer_code = code
+        self.param = param
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """An error as HTTP shows it. `detail`: what the body's `detail` says, None for no such key."""
+
+    status: int
+    code: str
+    message: str
+    param: str | None = None
+    detail: Any = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def problem_of(error: Exception) -> Problem:
+    """What to tell the client of an exception."""
+    match error:
+        case ValidationError():
+            return _validation_problem(error.errors(include_url=False, include_input=False))
+        case RequestError():
+            return Problem(error.answer_status, error.answer_code, str(error), error.param)
+        case AstraiError():
+            return _astrai_problem(error)
+        case HTTPException():
+            phrase = HTTPStatus(error.status_code).phrase
+            code = phrase.lower().replace(" ", "_")
+            return Problem(error.status_code, code, phrase, headers=error.headers or {})
+        case _:
+            log.error("internal error", exc_info=error)
+            return Problem(500, AstraiError.code, INTERNAL_ERROR)
+
+
+def openai_error(problem: Problem) -> dict[str, Any]:
+    """The error object of OpenAI's protocol."""
+    body: dict[str, Any] = {
+        "error": {
+            "message": problem.message,
+            "type": _openai_type(problem.status),
+            "param": problem.param,
+            "code": problem.code,
+        }
+    }
+    if problem.detail is not None:
+        body["detail"] = problem.detail
+    return body
+
+
+def _openai_type(status: int) -> str:
+    if status == HTTPStatus.TOO_MANY_REQUESTS:
+        return "rate_limit_error"
+    return "invalid_request_error" if status < 500 else "server_error"
+
+
+def _astrai_problem(error: AstraiError) -> Problem:
+    if error.status >= 500 and error.status != HTTPStatus.SERVICE_UNAVAILABLE:
+        # Its message may quote a backend's, and that may hold anything.
+        log.error("request failed: %s", error)
+        return Problem(error.status, error.code, INTERNAL_ERROR)
+    message = str(error)
+    headers = {}
+    if error.status in {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE}:
+        headers["retry-after"] = str(RETRY_AFTER_SECONDS)
+    return Problem(
+        error.status,
+        error.code,
+        message,
+        getattr(error, "param", None),
+        message if error.status == HTTPStatus.SERVICE_UNAVAILABLE else None,
+        headers,
+    )
+
+
+def _validation_problem(errors: Sequence[ErrorDetails]) -> Problem:
+    first = next((each for each in errors if _is_of_shape(each)), errors[0])
+    message = f"{_path(first)}: {first['msg']}" if first["loc"] else first["msg"]
+    param = _path(first) or None
+    if not _is_of_shape(first):
+        code = UNSUPPORTED if first["type"] in UNSUPPORTED_ERRORS else "invalid_value"
+        return Problem(400, code, message, param)
+    detail = [
+        {"loc": ["body", *map(_clip, each["loc"])], "msg": each["msg"], "type": each["type"]}
+        for each in errors[:MAX_DETAILS]
+    ]
+    return Problem(422, "invalid_request", message, param, detail)
+
+
+def _is_of_shape(error: ErrorDetails) -> bool:
+    return error["type"] not in BOUND_ERRORS | UNSUPPORTED_ERRORS
+
+
+def _path(error: ErrorDetails) -> str:
+    return ".".join(str(_clip(step)) for step in error["loc"])
+
+
+def _clip(step: str | int) -> str | int:
+    """A key of the client's own may be of any length."""
+    return step if isinstance(step, int) or len(step) <= 80 else step[:79] + "…"

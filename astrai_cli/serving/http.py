@@ -1,0 +1,60 @@
+"""What every endpoint needs of HTTP: a bounded body, and to notice that the client is gone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import Receive
+
+from astrai_cli.errors import RequestCancelledError
+from astrai_cli.serving.errors import RequestError
+from astrai_cli.worker.frames import MAX_COMMAND_BYTES
+
+Result = TypeVar("Result")
+
+
+async def read_body(request: Request, limit: int = MAX_COMMAND_BYTES) -> bytes:
+    """The request's body. Raises RequestError (413) as soon as it is over `limit` bytes."""
+    body = bytearray()
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > limit:
+                raise RequestError(
+                    f"the request body is over the limit of {limit} bytes",
+                    status=413,
+                    code="request_too_large",
+                )
+    except ClientDisconnect:
+        raise _gone() from None
+    return bytes(body)
+
+
+async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
+    """The result of `work`, which is cancelled when the client disconnects first.
+
+    Raises RequestCancelledError then. The request's body must have been read.
+    """
+    task = asyncio.create_task(work)
+    watch = asyncio.create_task(_disconnect(receive))
+    try:
+        await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise _gone()
+        return task.result()
+    finally:
+        task.cancel()
+        watch.cancel()
+        await asyncio.gather(task, watch, return_exceptions=True)
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _gone() -> RequestCancelledError:
+    return RequestCancelledError("the client has disconnected")

@@ -1,0 +1,158 @@
+"""The requests of the OpenAI protocol: what is honoured, what is harmless, what is refused.
+
+A wrong shape is a validation error. A value that is well formed but that astrai
+does not honour is an `unsupported_parameter` error, so nothing a client asks
+for is silently ignored. A null stands for a field left out, as in the official
+reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+INT32_MAX = 2**31 - 1
+UNSUPPORTED = "unsupported_parameter"
+
+
+def only(*supported: Any) -> AfterValidator:
+    """Refuse every value but these: the ones that ask for nothing astrai lacks."""
+
+    def check(value: Any) -> Any:
+        if value not in supported:
+            names = " or ".join(repr(each) for each in supported)
+            raise PydanticCustomError(UNSUPPORTED, "only {names} is supported", {"names": names})
+        return value
+
+    return AfterValidator(check)
+
+
+def _wrap(kind: type, wrapper: Callable[[Any], Any]) -> BeforeValidator:
+    """Accept a bare value of `kind` where a list is meant."""
+    return BeforeValidator(lambda value: wrapper(value) if isinstance(value, kind) else value)
+
+
+class Body(BaseModel):
+    """A JSON object of a request. Unknown fields are refused; nulls are left out."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_nulls(cls, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: each for key, each in value.items() if each is not None}
+        return value
+
+
+def _text_only(part: Any) -> Any:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if isinstance(kind, str) and kind != "text":
+        raise PydanticCustomError(UNSUPPORTED, "only content of type 'text' is supported")
+    return part
+
+
+class TextPart(Body):
+    """A part of a message."""
+
+    type: Literal["text"]
+    text: str
+
+
+Content = Annotated[
+    list[Annotated[TextPart, BeforeValidator(_text_only)]],
+    _wrap(str, lambda text: [{"type": "text", "text": text}]),
+]
+
+
+class ChatMessage(Body):
+    """One turn of a conversation. `name` goes to the template, which may show it."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Content
+    name: str | None = None
+    tool_call_id: str | None = None
+    # Fields of our own answers, so that a client may send one back as it came.
+    tool_calls: Annotated[list[Any], only([])] = []
+    annotations: Annotated[list[Any], only([])] = []
+
+    @property
+    def text(self) -> str:
+        return "".join(part.text for part in self.content)
+
+    def for_template(self) -> dict[str, str]:
+        """The message as chat templates expect it, its content one string."""
+        optional = {"name": self.name, "tool_call_id": self.tool_call_id}
+        given = {key: value for key, value in optional.items() if value is not None}
+        return {"role": self.role, "content": self.text, **given}
+
+
+class StreamOptions(Body):
+    """Options of a streamed answer."""
+
+    include_usage: bool = False
+    include_obfuscation: Annotated[bool, only(False)] = False
+
+
+StopString = Annotated[str, Field(min_length=1, max_length=1024)]
+
+
+class ChatCompletionRequest(Body):
+    """The body of `POST /v1/chat/completions`."""
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    model: str | None = None
+
+    max_tokens: int | None = Field(None, ge=1, le=INT32_MAX)
+    max_completion_tokens: int | None = Field(None, ge=1, le=INT32_MAX)
+    temperature: float = Field(1.0, ge=0.0, le=2.0)
+    top_p: float = Field(1.0, gt=0.0, le=1.0)
+    top_k: int = Field(0, ge=0, le=INT32_MAX)
+    min_p: float = Field(0.0, ge=0.0, le=1.0)
+    seed: int | None = Field(None, ge=-(2**63), le=2**63 - 1)
+    stop: Annotated[
+        list[StopString], _wrap(str, lambda stop: [stop] if stop else []), Field(max_length=16)
+    ] = []
+    ignore_eos: bool = False
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+
+    # Accepted, and nothing to do: they concern accounts, or tools that are not there.
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    metadata: Annotated[dict[str, str], Field(max_length=16)] | None = None
+    service_tier: Annotated[str, only("auto", "default")] = "auto"
+    parallel_tool_calls: bool = True
+
+    # Accepted only where they ask for what happens anyway.
+    n: Annotated[int, Field(ge=1, le=128), only(1)] = 1
+    frequency_penalty: Annotated[float, Field(ge=-2.0, le=2.0), only(0)] = 0.0
+    presence_penalty: Annotated[float, Field(ge=-2.0, le=2.0), only(0)] = 0.0
+    logit_bias: Annotated[dict[str, float], only({})] = {}
+    logprobs: Annotated[bool, only(False)] = False
+    top_logprobs: Annotated[int, Field(ge=0, le=20), only(0)] = 0
+    modalities: Annotated[list[str], only(["text"])] = ["text"]
+    response_format: Annotated[dict[str, Any], only({"type": "text"})] = {"type": "text"}
+    tools: Annotated[list[Any], only([])] = []
+    tool_choice: Annotated[Any, only("auto", "none")] = "auto"
+    store: Annotated[bool, only(False)] = False
+    add_generation_prompt: Annotated[bool, only(True)] = True
+    continue_final_message: Annotated[bool, only(False)] = False
+
+    @model_validator(mode="after")
+    def _check_pairs(self) -> ChatCompletionRequest:
+        if self.max_tokens is not None and self.max_completion_tokens is not None:
+            raise PydanticCustomError(
+                "invalid_value", "max_tokens and max_completion_tokens exclude each other"
+            )
+        if self.stream_options is not None and not self.stream:
+            raise PydanticCustomError("invalid_value", "stream_options needs stream to be true")
+        return self
+
+    @property
+    def token_limit(self) -> int | None:
+        return self.max_completion_tokens or self.max_tokens

@@ -1,0 +1,152 @@
+"""`astrai serve`: bind, start the worker, serve, and end in good order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+import uvloop
+
+from astrai_cli.config import LimitsConfig, ServeConfig
+from astrai_cli.errors import EngineUnavailableError, InvalidInputError
+from astrai_cli.logs import configure_logging
+from astrai_cli.models.text import TextModel
+from astrai_cli.serving.app import create_app
+from astrai_cli.serving.engine import ServingEngine
+from astrai_cli.worker.client import WorkerClient
+from astrai_cli.worker.config import WorkerConfig
+
+BACKLOG = 1024
+# What a client that does not read may add to the shutdown's own timeout.
+SEND_GRACE_SECONDS = 5
+
+
+def run_server(
+    source: Path,
+    backend: str,
+    limits: LimitsConfig,
+    serve: ServeConfig,
+    on_ready: Callable[[str], None],
+) -> None:
+    """Serve a model until SIGTERM or SIGINT; `on_ready` gets the URL once it can answer.
+
+    source: an artifact folder, or a GGUF file for a backend that runs it as it is.
+    At the signal running answers may finish within the configured time; a second
+    signal ends everything at once. Raises InvalidInputError where the address cannot
+    be had, and the AstraiError that keeps the model from being opened.
+    """
+    with contextlib.closing(_listen(serve.host, serve.port)) as listener:
+        config = WorkerConfig(
+            source=source, backend=backend, limits=limits, log_level=serve.log_level
+        )
+        client = WorkerClient(config)
+        engine = ServingEngine.create(TextModel.read(source), client, serve.served_model_name)
+        configure_logging(serve.log_level, "server")
+        uvloop.run(_Server(engine, serve, listener, on_ready).run())
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Claim the address before the model is loaded, so that a busy one is known at once."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise InvalidInputError(
+            f"cannot listen on {host} port {port}: {reason}", param="port"
+        ) from error
+
+
+class _Uvicorn(uvicorn.Server):
+    """uvicorn, with signals left to us and word given when it listens."""
+
+    def __init__(self, config: uvicorn.Config, on_started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_started = on_started
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._on_started()
+
+
+class _Server:
+    def __init__(
+        self,
+        engine: ServingEngine,
+        serve: ServeConfig,
+        listener: socket.socket,
+        on_ready: Callable[[str], None],
+    ) -> None:
+        self._client: WorkerClient = engine.client
+        self._listener = listener
+        self._shutdown_timeout = serve.shutdown_timeout
+        self._stopping = asyncio.Event()
+        host, port = listener.getsockname()[:2]
+        url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        config = uvicorn.Config(
+            create_app(engine),
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=int(serve.shutdown_timeout) + SEND_GRACE_SECONDS,
+        )
+        self._uvicorn = _Uvicorn(config, lambda: on_ready(url))
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._on_signal, number)
+        try:
+            if await self._unless_stopped(self._client.start()):
+                await self._serve()
+        finally:
+            await self._client.stop()
+
+    async def _serve(self) -> None:
+        serving = asyncio.create_task(self._uvicorn.serve(sockets=[self._listener]))
+        if not await self._unless_stopped(asyncio.shield(serving)):
+            self._uvicorn.should_exit = True
+            overdue = asyncio.get_running_loop().call_later(
+                self._shutdown_timeout,
+                self._client.cancel_all,
+                EngineUnavailableError("the server is shutting down"),
+            )
+            await serving
+            overdue.cancel()
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, Any] | asyncio.Future[Any]) -> bool:
+        """Wait for `work` and return True; at a signal cancel it and return False."""
+        task = asyncio.ensure_future(work)
+        stop = asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                task.result()
+                return True
+            return False
+        finally:
+            stop.cancel()
+            task.cancel()
+            await asyncio.gather(stop, task, return_exceptions=True)
+
+    def _on_signal(self, number: int) -> None:
+        if self._stopping.is_set():
+            self._client.kill()
+            sys.stderr.flush()
+            os._exit(128 + number)
+        self._stopping.set()

@@ -1,0 +1,218 @@
+"""The worker process: an engine behind frames. Run as `python -m astrai_cli.worker.process JSON`.
+
+Commands come on stdin and reports go to the original stdout; logs go to stderr.
+The process ends when its stdin does, so it never outlives the server. SIGTERM
+lets running requests end first; a second one ends it at once.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from functools import partial
+from types import FrameType
+
+from astrai_cli.config import LimitsConfig
+from astrai_cli.engine.engine import InferenceEngine, RequestHandle
+from astrai_cli.engine.request import Event, Finish, GenerationRequest, Piece
+from astrai_cli.errors import (
+    AstraiError,
+    EngineUnavailableError,
+    InvalidInputError,
+    RequestCancelledError,
+)
+from astrai_cli.logs import configure_logging
+from astrai_cli.models.text import TextModel
+from astrai_cli.worker.channel import PipeWriter, claim_stdout
+from astrai_cli.worker.config import WorkerConfig
+from astrai_cli.worker.frames import (
+    COMMANDS,
+    REPORTS,
+    Cancel,
+    Capacity,
+    Command,
+    ErrorReport,
+    FinishReport,
+    FrameDecoder,
+    FrameError,
+    Generate,
+    Hello,
+    ModelInfo,
+    PieceReport,
+    Report,
+    Shutdown,
+    StatsQuery,
+    StatsReport,
+)
+from backends.base import get_backend
+
+READ_BYTES = 2**16
+
+
+class Worker:
+    """Obeys commands and reports what the engine does."""
+
+    def __init__(self, engine: InferenceEngine, pipe: PipeWriter) -> None:
+        self._engine = engine
+        self._pipe = pipe
+        self._lock = threading.Lock()
+        # None: submitted, and its handle is not here yet.
+        self._running: dict[int, RequestHandle | None] = {}
+        # Requests of which a piece could not be sent, and why.
+        self._lost: dict[int, str] = {}
+        self._draining = False
+        self.drained = threading.Event()
+
+    def read(self, fd: int) -> None:
+        """Obey the commands that arrive on `fd`; at its end, exit the process."""
+        decoder = FrameDecoder(COMMANDS)
+        while data := os.read(fd, READ_BYTES):
+            for command in decoder.feed(data):
+                self._obey(command)
+        # Nobody is left to answer to, so nothing is worth an orderly end.
+        os._exit(0)
+
+    def drain(self) -> None:
+        """Refuse new requests; set `drained` when the running ones have ended."""
+        with self._lock:
+            self._draining = True
+            if not self._running:
+                self.drained.set()
+
+    def _obey(self, command: Command | FrameError) -> None:
+        match command:
+            case Generate():
+                try:
+                    self._generate(command.id, command.request)
+                except AstraiError as error:
+                    self._report(ErrorReport.of(error, command.id), force=True)
+            case Cancel():
+                with self._lock:
+                    handle = self._running.get(command.id)
+                if handle is not None:
+                    handle.cancel()
+            case StatsQuery():
+                self._report(StatsReport(command.id, self._engine.get_stats()), force=True)
+            case Shutdown():
+                self.drain()
+            case FrameError():
+                self._report(ErrorReport.of(command))
+
+    def _generate(self, request_id: int, request: GenerationRequest) -> None:
+        with self._lock:
+            if self._draining:
+                raise EngineUnavailableError("the engine is shutting down")
+            if request_id in self._running:
+                raise InvalidInputError(f"request id {request_id} is in use")
+            self._running[request_id] = None
+        try:
+            handle = self._engine.submit(request, partial(self._emit, request_id))
+        except AstraiError:
+            self._end(request_id)
+            raise
+        with self._lock:
+            if request_id in self._running:
+                self._running[request_id] = handle
+
+    def _emit(self, request_id: int, event: Event) -> None:
+        """The engine's sink; runs in its thread."""
+        if isinstance(event, Piece):
+            self._emit_piece(request_id, event)
+        else:
+            self._emit_finish(request_id, event)
+
+    def _emit_piece(self, request_id: int, piece: Piece) -> None:
+        if request_id in self._lost:
+            return
+        try:
+            if self._report(PieceReport(request_id, piece)):
+                return
+            self._lost[request_id] = "the server reads too slowly: the worker's buffer is full"
+        except FrameError as error:
+            self._lost[request_id] = str(error)
+        with self._lock:
+            handle = self._running[request_id]
+        if handle is not None:
+            handle.cancel()
+
+    def _emit_finish(self, request_id: int, finish: Finish) -> None:
+        if reason := self._lost.pop(request_id, None):
+            error = RequestCancelledError(reason)
+            self._report(ErrorReport.of(error, request_id), force=True)
+        else:
+            self._report(FinishReport(request_id, finish), force=True)
+        self._end(request_id)
+
+    def _end(self, request_id: int) -> None:
+        with self._lock:
+            del self._running[request_id]
+            if self._draining and not self._running:
+                self.drained.set()
+
+    def _report(self, report: Report, *, force: bool = False) -> bool:
+        return self._pipe.write(REPORTS.encode(report), force=force)
+
+
+def hello_of(engine: InferenceEngine, limits: LimitsConfig) -> Hello:
+    info = engine.info
+    return Hello(
+        ModelInfo(
+            name=info.spec.name,
+            architecture=info.spec.architecture,
+            backend=info.backend,
+            vocab_size=info.spec.vocab_size,
+            max_context=info.max_context,
+        ),
+        Capacity(limits.max_inflight_requests, limits.max_decode_sequences),
+    )
+
+
+def open_engine(config: WorkerConfig) -> InferenceEngine:
+    """The engine on the model and backend of the config. Raises AstraiError."""
+    text = TextModel.read(config.source)
+    executor = get_backend(config.backend).open(config.source, config.limits)
+    try:
+        return InferenceEngine(executor, text.tokenizer, text.special_tokens.eos, config.limits)
+    except AstraiError:
+        executor.close()
+        raise
+
+
+def run(config: WorkerConfig, pipe: PipeWriter) -> None:
+    """Serve until drained. Raises AstraiError when the engine cannot be opened."""
+    with open_engine(config) as engine:
+        worker = Worker(engine, pipe)
+        pipe.write(REPORTS.encode(hello_of(engine, config.limits)))
+        threading.Thread(target=worker.read, args=(0,), name="commands", daemon=True).start()
+        try:
+            worker.drained.wait()
+        except SystemExit:
+            worker.drain()
+            worker.drained.wait()
+
+
+def _exit_on_signal(signum: int, _frame: FrameType | None) -> None:
+    raise SystemExit(128 + signum)
+
+
+def main() -> int:
+    pipe = PipeWriter(claim_stdout())
+    config = WorkerConfig.model_validate_json(sys.argv[1])
+    configure_logging(config.log_level, "worker")
+    signal.signal(signal.SIGTERM, _exit_on_signal)
+    # Ctrl-C reaches the whole terminal; the server decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        run(config, pipe)
+    except AstraiError as error:
+        pipe.write(REPORTS.encode(ErrorReport.of(error)))
+        return error.exit_code
+    finally:
+        pipe.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
