@@ -9,7 +9,10 @@ from typing import Annotated
 
 import typer
 
+from astrai_cli.commands.build import build
 from astrai_cli.commands.config import config
+from astrai_cli.commands.export import export
+from astrai_cli.commands.inspect import inspect
 from astrai_cli.commands.pull import pull
 from astrai_cli.errors import AstraiError
 
@@ -46,7 +49,10 @@ def _astrai(
     """Turn a model file into a server that many clients use at once."""
 
 
+app.command(epilog="Example: astrai export smollm2-135m --backend cpu -o smollm2")(export)
+app.command(epilog="Example: astrai build --backend cpu")(build)
 app.command(epilog="Example: astrai pull smollm2-135m")(pull)
+app.command(epilog="Example: astrai inspect smollm2-135m --json")(inspect)
 app.command(epilog="Example: ASTRAI_PORT=9000 astrai config --max-context 2048 --json")(config)
 
 

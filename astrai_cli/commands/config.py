@@ -65,13 +65,10 @@ def _effective(settings: Settings) -> dict[str, Any]:
 
 
 def _print_table(settings: Settings) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
+    from astrai_cli.commands.tables import stdout_console, table
 
-    table = Table("option", "value", "source", box=box.SIMPLE)
-    for name, row in _effective(settings).items():
-        value = "" if row["value"] is None else spell(row["value"])
-        table.add_row(name, value, row["source"])
-    console = Console(markup=False, highlight=False)
-    console.print(table)
+    rows = (
+        (name, "" if row["value"] is None else spell(row["value"]), row["source"])
+        for name, row in _effective(settings).items()
+    )
+    stdout_console().print(table(("option", "value", "source"), rows))

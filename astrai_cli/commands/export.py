@@ -1,0 +1,49 @@
+"""`astrai export`: a model file becomes an artifact for a backend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from astrai_cli.commands.parameters import with_settings
+from astrai_cli.commands.progress import show_progress
+from astrai_cli.errors import InvalidInputError
+from astrai_cli.settings import Settings
+
+
+@with_settings("model", "export")
+def export(
+    model: Annotated[
+        str | None,
+        typer.Argument(metavar="MODEL", help="An alias, a GGUF file, or hf:ORG/REPO/FILE."),
+    ] = None,
+    *,
+    gguf: Annotated[
+        Path | None, typer.Option(metavar="<path>", help="GGUF file, in place of MODEL.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--output", metavar="<path>", help="Folder to write; ./NAME-BACKEND if left out."
+        ),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace an artifact that is there already.")
+    ] = False,
+    settings: Settings,
+) -> None:
+    """Export a model file as an artifact and print the artifact's path."""
+    from astrai_cli.artifact import export_model
+    from astrai_cli.models.resolve import DEFAULT_BACKEND, resolve_model_file
+
+    if (model is None) == (gguf is None):
+        raise InvalidInputError("export takes either MODEL or --gguf FILE")
+    config = settings.config
+    backend = config.model.backend or DEFAULT_BACKEND
+    with show_progress() as progress:
+        source = gguf or resolve_model_file(str(model), config.model.cache_dir, progress)
+        target = output or Path(f"{source.stem}-{backend}")
+        export_model(source, target, backend, config.export, progress, overwrite=force)
+    print(target)
