@@ -45,7 +45,7 @@ class SequenceStep:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A packed step: sequences with distinct pages for the cells they write."""
+    """A packed step. Sequences may read the same pages; a page that one writes is its alone."""
 
     sequences: Sequence[SequenceStep]
     page_size: int
@@ -103,9 +103,13 @@ class Executor(Protocol):
 
 
 class Backend(Protocol):
-    """One folder under `backends/` (or a third party's package): how to make and run artifacts."""
+    """One folder under `backends/` (or a third party's package): how to make and run artifacts.
+
+    runs_model_files: `open` takes a GGUF file as it is, and there is nothing to export.
+    """
 
     name: str
+    runs_model_files: bool
 
     def unavailable(self) -> str | None:
         """Why the backend cannot run here, with the command that mends it; None if it can."""
@@ -123,7 +127,7 @@ class Backend(Protocol):
         """
 
     def open(self, source: Path, options: Any) -> Executor:
-        """Open an artifact folder (the eager backend: a GGUF file) for running.
+        """Open an artifact folder, or a GGUF file where the backend runs those.
 
         `options` is the config model's limits group.
         """
