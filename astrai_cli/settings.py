@@ -61,8 +61,8 @@ def read_settings(
     return Settings(Config.model_validate(groups), origins)
 
 
-def update_group(group: G, changes: Mapping[str, str], origin: str) -> G:
-    """A copy of `group` with some options changed, as a user typed them.
+def update_group(group: G, changes: Mapping[str, object], origin: str) -> G:
+    """A copy of `group` with some options changed, which may be text as a user typed it.
 
     Raises InvalidInputError naming `origin`, the option, the value and what is allowed.
     """

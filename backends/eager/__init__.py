@@ -14,6 +14,7 @@ class EagerBackend:
     """Runs GGUF files as they are."""
 
     name = "eager"
+    runs_model_files = True
 
     def unavailable(self) -> str | None:
         return None

@@ -1,0 +1,68 @@
+"""From MODEL, as users name it, to an engine that runs it in this process."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from astrai_cli.config import ExportConfig, LimitsConfig, ModelConfig
+from astrai_cli.engine.engine import InferenceEngine
+from astrai_cli.errors import AstraiError, InvalidInputError
+from astrai_cli.models.resolve import resolve_artifact, resolve_model_file
+from astrai_cli.models.text import TextModel
+from astrai_cli.settings import read_settings, update_group
+from backends.base import Progress, get_backend
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RunnableModel:
+    """What a backend opens: an artifact folder, or a model file for one that runs those."""
+
+    source: Path
+    backend: str
+
+
+def prepare_model(
+    model: str, config: ModelConfig, export: ExportConfig, progress: Progress
+) -> RunnableModel:
+    """Pull and export MODEL where that is needed.
+
+    Raises ModelFileError, ArtifactError, DownloadError, BackendUnavailableError.
+    """
+    if config.backend is not None and get_backend(config.backend).runs_model_files:
+        source = resolve_model_file(model, config.cache_dir, progress)
+        return RunnableModel(source, config.backend)
+    artifact = resolve_artifact(model, config.cache_dir, config.backend, export, progress)
+    return RunnableModel(artifact.path, artifact.manifest.backend)
+
+
+def open_engine(model: RunnableModel, limits: LimitsConfig) -> InferenceEngine:
+    """Open what `prepare_model` returned. Raises AstraiError."""
+    text = TextModel.read(model.source)
+    executor = get_backend(model.backend).open(model.source, limits)
+    try:
+        return InferenceEngine(executor, text, limits)
+    except AstraiError:
+        executor.close()
+        raise
+
+
+def load(model: str | Path, backend: str | None = None, **limits: object) -> InferenceEngine:
+    """An engine in this process for MODEL: an alias, a GGUF file or an artifact folder.
+
+    A model file is exported into the cache folder on first use, which takes minutes;
+    `backend="eager"` runs it as it is, in float32. `limits` are options of the config
+    model's limits group; what is not given comes from `astrai.toml`, `ASTRAI_*`
+    variables and defaults. Raises AstraiError.
+    """
+    config = read_settings({}).config
+    if unknown := limits.keys() - LimitsConfig.model_fields.keys():
+        raise InvalidInputError(f"load: no limit is called {', '.join(sorted(unknown))}")
+    chosen = config.model.model_copy(update={"backend": backend or config.model.backend})
+    runnable = prepare_model(
+        str(model), chosen, config.export, lambda what, fraction: log.debug("%s", what)
+    )
+    return open_engine(runnable, update_group(config.limits, limits, "load"))
