@@ -12,8 +12,8 @@ from astrai_cli.errors import ModelFileError
 
 
 @cache
-def _byte_of_char() -> dict[str, int]:
-    """GPT-2's byte alphabet: printable Latin-1 stands for itself, the rest for 256 onward."""
+def byte_alphabet() -> dict[str, int]:
+    """GPT-2's characters for bytes: printable Latin-1 for itself, 256 onward for the rest."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     alphabet = {chr(byte): byte for byte in printable}
@@ -45,7 +45,7 @@ class TokenBytes:
 
     @staticmethod
     def _spell(token: str) -> bytes:
-        alphabet = _byte_of_char()
+        alphabet = byte_alphabet()
         try:
             return bytes(alphabet[char] for char in token)
         except KeyError:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection, Generator, Sequence
+from collections.abc import AsyncGenerator, Generator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypedDict, Unpack, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 
 from astrai_cli.config import LimitsConfig
 from astrai_cli.engine.cache import KVCache
@@ -19,6 +18,7 @@ from astrai_cli.engine.result import Completion, GenerateResult
 from astrai_cli.engine.scheduler import InferenceScheduler
 from astrai_cli.engine.task import GenerationTask, ScoringTask, Sink, Task
 from astrai_cli.errors import ContextOverflowError, InvalidInputError, RequestCancelledError
+from astrai_cli.models.text import TextModel
 from backends.base import Executor, ExecutorInfo
 
 Prompt = str | Sequence[int]
@@ -68,22 +68,18 @@ class InferenceEngine:
     def __init__(
         self,
         executor: Executor,
-        tokenizer: Tokenizer,
-        end_ids: Collection[int],
+        text: TextModel,
         limits: LimitsConfig | None = None,
         cache: KVCache | None = None,
     ) -> None:
-        """end_ids: the tokens with which the model ends an answer.
-
-        Raises InvalidInputError where the memory for the cells cannot be had, and
+        """Raises InvalidInputError where the memory for the cells cannot be had, and
         ModelFileError for a tokenizer that is not byte-level.
         """
-        self.tokenizer = tokenizer
-        self.end_ids = frozenset(end_ids)
+        self.text = text
         self.limits = limits or LimitsConfig()
         self._executor = executor
         self._info = executor.info
-        self._token_bytes = TokenBytes(tokenizer)
+        self._token_bytes = TokenBytes(text.tokenizer)
         self._scheduler = InferenceScheduler(executor, self.limits, cache)
 
     @property
@@ -170,18 +166,22 @@ class InferenceEngine:
         EngineUnavailableError when the engine is stopping or has died.
         """
         task = GenerationTask(
-            request, self._n_tokens_max(request), self.end_ids, self._token_bytes, sink
+            request,
+            self._n_tokens_max(request),
+            self.text.special_tokens.eos,
+            self._token_bytes,
+            sink,
         )
         self._scheduler.submit(task, wait=wait)
         return RequestHandle(self._scheduler, task)
 
     def request(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> GenerationRequest:
-        """A request from a prompt and options; text is encoded as the model's own input is."""
+        """A request from a prompt and options; text is encoded as TextModel.encode_prompt says."""
         given: dict[str, Any] = dict(options)
         sampling = {name: given.pop(name) for name in _SAMPLING_OPTIONS & given.keys()}
         stop = given.pop("stop", ())
         return GenerationRequest(
-            prompt=tuple(self.tokenizer.encode(prompt).ids if isinstance(prompt, str) else prompt),
+            prompt=tuple(self.text.encode_prompt(prompt) if isinstance(prompt, str) else prompt),
             sampling=SamplingParams(**sampling),
             stop=(stop,) if isinstance(stop, str) else tuple(stop),
             stop_token_ids=tuple(given.pop("stop_token_ids", ())),

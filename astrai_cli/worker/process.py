@@ -23,8 +23,8 @@ from astrai_cli.errors import (
     InvalidInputError,
     RequestCancelledError,
 )
+from astrai_cli.loading import RunnableModel, open_engine
 from astrai_cli.logs import configure_logging
-from astrai_cli.models.text import TextModel
 from astrai_cli.worker.channel import PipeWriter, claim_stdout
 from astrai_cli.worker.config import WorkerConfig
 from astrai_cli.worker.frames import (
@@ -46,7 +46,6 @@ from astrai_cli.worker.frames import (
     StatsQuery,
     StatsReport,
 )
-from backends.base import get_backend
 
 READ_BYTES = 2**16
 
@@ -169,20 +168,10 @@ def hello_of(engine: InferenceEngine, limits: LimitsConfig) -> Hello:
     )
 
 
-def open_engine(config: WorkerConfig) -> InferenceEngine:
-    """The engine on the model and backend of the config. Raises AstraiError."""
-    text = TextModel.read(config.source)
-    executor = get_backend(config.backend).open(config.source, config.limits)
-    try:
-        return InferenceEngine(executor, text.tokenizer, text.special_tokens.eos, config.limits)
-    except AstraiError:
-        executor.close()
-        raise
-
-
 def run(config: WorkerConfig, pipe: PipeWriter) -> None:
     """Serve until drained. Raises AstraiError when the engine cannot be opened."""
-    with open_engine(config) as engine:
+    model = RunnableModel(config.source, config.backend)
+    with open_engine(model, config.limits) as engine:
         worker = Worker(engine, pipe)
         pipe.write(REPORTS.encode(hello_of(engine, config.limits)))
         threading.Thread(target=worker.read, args=(0,), name="commands", daemon=True).start()

@@ -1,0 +1,340 @@
+"""The scheduler on an executor whose logits betray any wrong page, position or mix-up."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from byte_tokenizer import VOCABULARY, byte_text
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from numpy_executor import NumpyExecutor, hash_logits
+
+from astrai_cli.config import LimitsConfig
+from astrai_cli.engine.cache import ContiguousCache
+from astrai_cli.engine.engine import InferenceEngine, RequestHandle
+from astrai_cli.engine.request import Event, Finish, GenerationRequest, Piece, SamplingParams
+from astrai_cli.engine.sampling import SamplingPipeline
+from astrai_cli.errors import EngineUnavailableError, OverloadedError
+from backends.base import Step
+
+CONTEXT = 48
+_events = itertools.count()
+GREEDY = SamplingParams(temperature=0)
+
+
+def alone(request: GenerationRequest) -> tuple[int, ...]:
+    """What a request must give, computed from nothing but its own history."""
+    pipeline = SamplingPipeline.from_params(request.sampling, request.sampling.seed or 0)
+    history = list(request.prompt)
+    assert request.max_tokens is not None
+    for index in range(request.max_tokens):
+        history.append(pipeline.sample(hash_logits(np.array(history), VOCABULARY), index))
+    return tuple(history[len(request.prompt) :])
+
+
+@dataclass
+class Client:
+    """One request: when it arrives and when its client gives up, in steps of the executor."""
+
+    request: GenerationRequest
+    arrival: int = 0
+    cancel_after: int | None = None
+    events: list[Event] = field(default_factory=list)
+    first_event: int = -1
+    started: bool = False
+    handle: RequestHandle | None = None
+    ended: threading.Event = field(default_factory=threading.Event)
+
+    def submit(self, engine: InferenceEngine) -> None:
+        if not self.started:
+            self.started = True
+            self.handle = engine.submit(self.request, self.take)
+
+    def take(self, event: Event) -> None:
+        assert not self.ended.is_set(), "an event after the Finish"
+        if not self.events:
+            self.first_event = next(_events)
+        self.events.append(event)
+        if isinstance(event, Finish):
+            self.ended.set()
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        pieces = [event for event in self.events if isinstance(event, Piece)]
+        return tuple(token_id for piece in pieces for token_id in piece.token_ids)
+
+    @property
+    def finish(self) -> Finish:
+        assert self.ended.wait(30)
+        finish = self.events[-1]
+        assert isinstance(finish, Finish)
+        return finish
+
+
+def run_schedule(
+    clients: list[Client], limits: LimitsConfig, max_step_tokens: int
+) -> InferenceEngine:
+    """Let clients arrive and give up at their steps, from inside the executor.
+
+    When the engine runs out of work before a client's step, the client comes early.
+    """
+    executor = NumpyExecutor(VOCABULARY, CONTEXT, max_step_tokens)
+    engine = InferenceEngine(executor, byte_text(), limits)
+
+    def before_step(step: Step) -> None:
+        now = len(executor.steps)
+        for client in clients:
+            if client.arrival <= now:
+                client.submit(engine)
+            if client.handle and client.cancel_after is not None and client.cancel_after <= now:
+                client.handle.cancel()
+
+    executor.before_step = before_step
+    with engine:
+        for client in sorted(clients, key=lambda client: client.arrival):
+            client.submit(engine)
+            while left := [c for c in clients if c.started and not c.ended.is_set()]:
+                assert left[0].ended.wait(30)
+    return engine
+
+
+prompts = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=24).map(tuple)
+samplings = st.one_of(
+    st.just(GREEDY),
+    st.builds(
+        SamplingParams,
+        temperature=st.sampled_from([0.5, 1.0, 2.0]),
+        top_k=st.sampled_from([0, 5, 50]),
+        top_p=st.sampled_from([0.7, 1.0]),
+        seed=st.integers(0, 2**63 - 1),
+    ),
+)
+requests = st.builds(
+    GenerationRequest, prompt=prompts, sampling=samplings, max_tokens=st.integers(1, 20)
+)
+clients = st.builds(
+    Client,
+    request=requests,
+    arrival=st.integers(0, 30),
+    cancel_after=st.none() | st.integers(0, 40),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    clients=st.lists(clients, min_size=1, max_size=10),
+    max_sequences=st.integers(1, 5),
+    max_chunk=st.integers(1, 16),
+    max_step_tokens=st.integers(1, 32),
+)
+def test_any_schedule_gives_each_request_what_it_gets_alone(
+    clients: list[Client], max_sequences: int, max_chunk: int, max_step_tokens: int
+) -> None:
+    limits = LimitsConfig(max_decode_sequences=max_sequences, max_prefill_chunk=max_chunk)
+    engine = run_schedule(clients, limits, max_step_tokens)
+    for client in clients:
+        expected = alone(client.request)
+        if client.finish.reason == "cancelled":
+            assert client.cancel_after is not None
+            assert client.token_ids == expected[: len(client.token_ids)]
+        else:
+            assert client.finish.reason == "length"
+            assert client.token_ids == expected
+        usage = client.finish.usage
+        assert usage.prompt_tokens == len(client.request.prompt)
+        assert usage.completion_tokens == len(client.token_ids)
+    stats = engine.get_stats()
+    assert (stats["queue"], stats["active"], stats["cells_used"]) == (0, 0, 0)
+    assert sum(stats["requests_finished"].values()) == len(clients)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    clients=st.lists(clients, min_size=1, max_size=8),
+    failing=st.sets(st.integers(0, 30), max_size=4),
+    stop_at=st.integers(1, 60),
+)
+def test_every_request_gets_one_finish_through_failures_and_shutdown(
+    clients: list[Client], failing: set[int], stop_at: int
+) -> None:
+    executor = NumpyExecutor(VOCABULARY, CONTEXT, 16)
+    calls = 0
+    stopped = threading.Event()
+
+    def before_step(step: Step) -> None:
+        nonlocal calls
+        calls += 1
+        if calls >= stop_at:
+            stopped.set()
+        if calls in failing:
+            raise RuntimeError(f"broken at call {calls}")
+
+    executor.before_step = before_step
+    engine = InferenceEngine(executor, byte_text(), LimitsConfig(max_decode_sequences=3))
+    for client in clients:
+        client.submit(engine)
+        if client.handle and client.cancel_after is not None and client.cancel_after % 2:
+            client.handle.cancel()
+    stopped.wait(0.01)
+    engine.shutdown(timeout=0.0)
+    assert executor.closed
+    for client in clients:
+        assert client.finish.reason in ("length", "cancelled", "error")
+        assert client.token_ids == alone(client.request)[: len(client.token_ids)]
+        if client.finish.reason == "error":
+            assert client.finish.error_code == "execution_error"
+            assert "broken at call" in (client.finish.error or "")
+    assert engine.get_stats()["cells_used"] == 0
+
+
+def request(n_prompt: int, max_tokens: int, first: int = 1) -> GenerationRequest:
+    prompt = (first, *range(2, n_prompt + 1))
+    return GenerationRequest(prompt, GREEDY, max_tokens, ignore_eos=True)
+
+
+def run_all(clients: list[Client], max_step_tokens: int = 32, **limits: int) -> list[list[int]]:
+    """Run clients, all but the first arriving in its first step; the token counts of each step."""
+    executor = NumpyExecutor(VOCABULARY, CONTEXT, max_step_tokens)
+
+    def before_step(step: Step) -> None:
+        for client in clients:
+            client.submit(engine)
+
+    executor.before_step = before_step
+    with InferenceEngine(executor, byte_text(), LimitsConfig(**limits)) as engine:
+        clients[0].submit(engine)
+        for client in clients:
+            assert client.finish.reason == "length"
+    return [[n for _, n in step] for step in executor.steps]
+
+
+def test_prompts_run_in_chunks_beside_answers() -> None:
+    clients = [Client(request(2, 8)), Client(request(20, 3, first=9))]
+    steps = run_all(clients, max_prefill_chunk=6)
+    assert steps == [[2], [1, 6], [1, 6], [1, 6], [1, 2], [1, 1], [1, 1], [1]]
+
+
+def test_prompts_without_answers_beside_them_use_whole_steps() -> None:
+    steps = run_all([Client(request(40, 1))], max_step_tokens=32, max_prefill_chunk=6)
+    assert steps == [[32], [8]]
+
+
+def test_short_prompts_share_a_step_in_order_of_arrival() -> None:
+    clients = [Client(request(3, 2, first=n)) for n in range(10, 15)]
+    steps = run_all(clients, max_step_tokens=8, max_decode_sequences=5)
+    assert steps == [[3], [1, 3, 3, 1], [1, 1, 2, 3], [1, 1]]
+
+
+def test_more_requests_than_slots_are_served_in_order_of_arrival() -> None:
+    clients = [Client(request(2, 3, first=n)) for n in range(10, 16)]
+    run_all(clients, max_decode_sequences=2)
+    first_events = [client.first_event for client in clients]
+    assert first_events == sorted(first_events)
+
+
+def test_cancelling_frees_the_slot_before_the_next_step() -> None:
+    executor = NumpyExecutor(VOCABULARY, CONTEXT)
+    engine = InferenceEngine(executor, byte_text(), LimitsConfig(max_decode_sequences=1))
+    first, second = Client(request(2, 40)), Client(request(3, 2, first=7))
+
+    def before_step(step: Step) -> None:
+        if len(executor.steps) == 5 and first.handle:
+            second.submit(engine)
+            first.handle.cancel()
+
+    executor.before_step = before_step
+    with engine:
+        first.submit(engine)
+        assert first.finish.reason == "cancelled"
+        assert first.finish.error_code == "cancelled"
+        assert second.finish.reason == "length"
+    assert len(first.token_ids) == 6
+    assert executor.steps[6:] == [[(0, 3)], [(3, 1)]]
+
+
+def test_a_failing_step_ends_its_requests_and_the_engine_goes_on() -> None:
+    executor = NumpyExecutor(VOCABULARY, CONTEXT)
+
+    def before_step(step: Step) -> None:
+        if len(executor.steps) == 2:
+            executor.before_step = lambda step: None
+            raise MemoryError("no more")
+
+    executor.before_step = before_step
+    with InferenceEngine(executor, byte_text()) as engine:
+        broken, fine = Client(request(2, 5)), Client(request(2, 5))
+        broken.submit(engine)
+        assert broken.finish.reason == "error"
+        assert broken.finish.error_code == "execution_error"
+        assert "no more" in (broken.finish.error or "")
+        fine.submit(engine)
+        assert fine.finish.reason == "length"
+        assert fine.token_ids == alone(fine.request)
+
+
+def test_a_sink_that_raises_ends_its_own_request_only() -> None:
+    def broken_sink(event: Event) -> None:
+        raise ValueError("nobody home")
+
+    with InferenceEngine(NumpyExecutor(VOCABULARY, CONTEXT), byte_text()) as engine:
+        other = Client(request(2, 10))
+        engine.submit(request(3, 10), broken_sink)
+        other.submit(engine)
+        assert other.finish.reason == "length"
+        assert other.token_ids == alone(other.request)
+
+
+def test_more_requests_than_allowed_in_flight_are_refused() -> None:
+    executor = NumpyExecutor(VOCABULARY, CONTEXT)
+    gate = threading.Event()
+
+    def before_step(step: Step) -> None:
+        assert gate.wait(30)
+
+    executor.before_step = before_step
+    limits = LimitsConfig(max_inflight_requests=3, max_decode_sequences=1)
+    with InferenceEngine(executor, byte_text(), limits) as engine:
+        clients = [Client(request(2, 2)) for _ in range(4)]
+        for client in clients[:3]:
+            client.submit(engine)
+        with pytest.raises(OverloadedError, match="3 requests are in flight, of at most 3"):
+            engine.submit(clients[3].request, clients[3].take)
+        gate.set()
+        engine.submit(clients[3].request, clients[3].take, wait=True)
+        assert all(client.finish.reason == "length" for client in clients)
+
+
+def test_shutdown_lets_requests_finish_within_its_time() -> None:
+    engine = InferenceEngine(NumpyExecutor(VOCABULARY, CONTEXT), byte_text())
+    client = Client(request(4, 40))
+    client.submit(engine)
+    engine.shutdown(timeout=30)
+    assert client.finish.reason == "length"
+    with pytest.raises(EngineUnavailableError, match="stopping"):
+        Client(client.request).submit(engine)
+
+
+class BrokenCache(ContiguousCache):
+    def allocate_task(
+        self, task_id: int, prompt: NDArray[np.int32], n_tokens_max: int
+    ) -> int | None:
+        raise KeyError("the books are wrong")
+
+
+def test_when_the_engine_thread_dies_its_requests_end_and_new_ones_are_refused() -> None:
+    cache = BrokenCache(2, CONTEXT)
+    executor = NumpyExecutor(VOCABULARY, CONTEXT)
+    engine = InferenceEngine(executor, byte_text(), cache=cache)
+    client = Client(request(2, 2))
+    client.submit(engine)
+    assert client.finish.reason == "error"
+    assert client.finish.error_code == "engine_unavailable"
+    with pytest.raises(EngineUnavailableError):
+        Client(client.request).submit(engine)
+    assert not engine.get_stats()["alive"]
+    engine.shutdown()
