@@ -34,12 +34,7 @@ class ServingEngine:
 
         Raises ArtifactError for a template that does not compile.
         """
-        tokens = {"bos_token": text.bos_token, "eos_token": text.eos_token}
-        if text.chat_template is None:
-            template = ChatTemplate.bundled(**tokens)
-        else:
-            template = ChatTemplate(text.chat_template, **tokens)
-        return cls(model_id or text.name, text, template, client)
+        return cls(model_id or text.name, text, ChatTemplate.of(text), client)
 
     @property
     def max_context(self) -> int:

@@ -15,6 +15,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from astrai_cli.errors import ArtifactError, InvalidInputError
+from astrai_cli.models.text import TextModel
 
 MAX_PROMPT_CHARS = 64 * 2**20
 MAX_REPEATED = 2**20
@@ -35,6 +36,14 @@ class ChatTemplate:
             raise ArtifactError(f"chat template: {_one_line(error)}") from error
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
         self._knows_developers = "developer" in source
+
+    @classmethod
+    def of(cls, text: TextModel) -> ChatTemplate:
+        """The model's own template, or the bundled one where it has none."""
+        tokens = {"bos_token": text.bos_token, "eos_token": text.eos_token}
+        if text.chat_template is None:
+            return cls.bundled(**tokens)
+        return cls(text.chat_template, **tokens)
 
     @classmethod
     def bundled(cls, name: str = "chatml", **tokens: str) -> ChatTemplate:

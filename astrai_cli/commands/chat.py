@@ -1,0 +1,71 @@
+"""`astrai chat`: talk to a model in the terminal, or ask it one question."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import closing
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from astrai_cli.commands.parameters import with_settings
+from astrai_cli.commands.prepare import MODEL_HELP, prepare
+from astrai_cli.config import Config
+from astrai_cli.settings import Settings
+
+if TYPE_CHECKING:
+    from astrai_cli.chat.source import Source
+
+DEFAULT_MODEL = "smollm2-135m"
+
+
+@with_settings("chat", "sampling", "model", "profile", "limits")
+def chat(
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MODEL",
+            help=f"{MODEL_HELP} With --url the id of the server's model. When left out: "
+            f"{DEFAULT_MODEL}, or the server's first.",
+        ),
+    ] = None,
+    question: Annotated[
+        str | None,
+        typer.Argument(metavar="QUESTION", help="Print the answer to this and leave."),
+    ] = None,
+    *,
+    settings: Settings,
+) -> None:
+    """Talk to a model on this machine or behind an OpenAI-compatible server.
+
+    Where stdin or stdout is not a terminal, stdin is one question and the answer is all
+    that is printed.
+    """
+    from astrai_cli.chat.repl import answer_plainly, read_piped_question, run_repl
+    from astrai_cli.chat.session import ChatSession
+
+    config = settings.config
+    if question is None and not (sys.stdin.isatty() and sys.stdout.isatty()):
+        question = read_piped_question()
+    with closing(_open_source(model, config)) as source:
+        session = ChatSession(source, config.sampling, config.chat.system)
+        if question is None:
+            run_repl(session, config.chat.history_file)
+        else:
+            answer_plainly(session, question)
+
+
+def _open_source(model: str | None, config: Config) -> Source:
+    if config.chat.url is not None:
+        from astrai_cli.chat.remote import RemoteSource
+
+        return RemoteSource(config.chat.url, model, config.chat)
+    from astrai_cli.chat.local import LocalSource
+    from astrai_cli.loading import open_engine
+
+    engine = open_engine(prepare(model or DEFAULT_MODEL, config), config.limits)
+    try:
+        return LocalSource(engine)
+    except BaseException:
+        engine.shutdown()
+        raise
