@@ -10,6 +10,7 @@ tensor count, key count, the keys, the tensor directory, padding, tensor data.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -45,6 +46,7 @@ _SCALARS: dict[GGUFValueType, str] = {
     GGUFValueType.FLOAT64: "<f8",
     GGUFValueType.BOOL: "?",
 }
+_LENGTH = struct.Struct("<Q")
 _ITEM_BYTES = {kind: np.dtype(code).itemsize for kind, code in _SCALARS.items()}
 
 
@@ -119,8 +121,19 @@ class Cursor:
         except UnicodeDecodeError:
             raise self.error(f"{what} at byte {start} is not UTF-8") from None
 
-    def skip_text(self, what: str) -> None:
-        self.skip(self.unsigned(8, f"length of {what}", MAX_STRING_BYTES), what)
+    def skip_texts(self, count: int, what: str) -> None:
+        """Move over `count` strings; kept tight, as vocabularies have hundreds of thousands."""
+        last = min(self._end, MAX_HEADER_BYTES) - _LENGTH.size
+        offset = self.offset
+        for _ in range(count):
+            if offset > last:
+                break
+            offset += _LENGTH.size + _LENGTH.unpack_from(self._file, offset)[0]
+        else:
+            self.skip(offset - self.offset, what)
+            return
+        # Refused here: there is no room for the next length.
+        self.skip(offset + _LENGTH.size - self.offset, what)
 
     def scalars(self, kind: GGUFValueType, length: int, what: str) -> NDArray[Any]:
         start = self.skip(length * _ITEM_BYTES[kind], what)
@@ -149,8 +162,7 @@ class Cursor:
         if kind is GGUFValueType.ARRAY:
             raise self.error(f"{what} is an array of arrays, which is not supported")
         if kind is GGUFValueType.STRING:
-            for _ in range(length):
-                self.skip_text(what)
+            self.skip_texts(length, what)
         else:
             self.skip(length * _ITEM_BYTES[kind], what)
         return array

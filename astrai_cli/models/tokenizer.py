@@ -46,6 +46,11 @@ _END_TEXTS = frozenset(
         "<end_of_utterance>",
         "<EOT>",
         "</s>",
+        # Code models' separators: what follows would be another file.
+        "<|fim_pad|>",
+        "<|repo_name|>",
+        "<|file_sep|>",
+        "<reponame>",
     }
 )
 _END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
