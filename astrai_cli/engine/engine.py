@@ -256,7 +256,7 @@ class InferenceEngine:
 
     def _check_prompt(self, token_ids: Sequence[int]) -> None:
         context, vocab_size = self.max_context, self._info.spec.vocab_size
-        if not token_ids:
+        if len(token_ids) == 0:
             raise InvalidInputError("the prompt is empty; it must have a token", param="prompt")
         if len(token_ids) > context:
             raise ContextOverflowError(
@@ -272,7 +272,7 @@ class InferenceEngine:
 
 
 def _is_one_prompt(prompt: Prompt | Prompts) -> bool:
-    return isinstance(prompt, str) or not prompt or isinstance(prompt[0], int | np.integer)
+    return isinstance(prompt, str) or len(prompt) == 0 or isinstance(prompt[0], int | np.integer)
 
 
 def _cancelling(stream: Stream, handle: RequestHandle) -> Stream:

@@ -30,7 +30,7 @@ class ContiguousCache(KVCache):
     def allocate_task(
         self, task_id: int, prompt: NDArray[np.int32], n_tokens_max: int
     ) -> int | None:
-        if max(len(prompt), n_tokens_max) > self.page_size:
+        if n_tokens_max > self.page_size:
             raise InvalidInputError(
                 f"a task of {n_tokens_max} positions does not fit a slot of {self.page_size} cells"
             )
