@@ -9,18 +9,23 @@ from typing import Annotated
 
 import typer
 
+from astrai_cli.commands.bench import bench
 from astrai_cli.commands.build import build
+from astrai_cli.commands.chat import chat
 from astrai_cli.commands.config import config
 from astrai_cli.commands.export import export
 from astrai_cli.commands.inspect import inspect
 from astrai_cli.commands.pull import pull
+from astrai_cli.commands.serve import serve
 from astrai_cli.errors import AstraiError
 
 INTERRUPTED = 130
 UNEXPECTED = 1
 
-_EPILOG = """Exit codes: 0 done, 1 failed, 2 bad usage or value, 3 bad model file or artifact,
-4 backend unavailable, 5 download failed, 6 server of `chat --url` failed, 130 interrupted."""
+_EPILOG = (
+    "Exit codes: 0 done, 1 failed, 2 bad usage or value, 3 bad model file or artifact, "
+    "4 backend unavailable, 5 download failed, 6 the server of chat --url failed, 130 interrupted."
+)
 
 app = typer.Typer(
     name="astrai",
@@ -49,11 +54,18 @@ def _astrai(
     """Turn a model file into a server that many clients use at once."""
 
 
-app.command(epilog="Example: astrai export smollm2-135m --backend cpu -o smollm2")(export)
-app.command(epilog="Example: astrai build --backend cpu")(build)
-app.command(epilog="Example: astrai pull smollm2-135m")(pull)
-app.command(epilog="Example: astrai inspect smollm2-135m --json")(inspect)
-app.command(epilog="Example: ASTRAI_PORT=9000 astrai config --max-context 2048 --json")(config)
+_COMMANDS = {
+    chat: "astrai chat smollm2-135m",
+    serve: "astrai serve smollm2-135m --port 8000",
+    pull: "astrai pull smollm2-135m",
+    export: "astrai export smollm2-135m --backend cpu -o smollm2",
+    build: "astrai build --backend cpu",
+    bench: "astrai bench smollm2-135m --batch-sizes 1,8 --json",
+    inspect: "astrai inspect smollm2-135m --json",
+    config: "ASTRAI_PORT=9000 astrai config --max-context 2048",
+}
+for command, example in _COMMANDS.items():
+    app.command(epilog=f"Example: {example}")(command)
 
 
 def main() -> None:

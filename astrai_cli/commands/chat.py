@@ -38,8 +38,7 @@ def chat(
 ) -> None:
     """Talk to a model on this machine or behind an OpenAI-compatible server.
 
-    Where stdin or stdout is not a terminal, stdin is one question and the answer is all
-    that is printed.
+    When piped, stdin is one question, and the answer is all that is printed.
     """
     from astrai_cli.chat.repl import answer_plainly, read_piped_question, run_repl
     from astrai_cli.chat.session import ChatSession
