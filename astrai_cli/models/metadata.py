@@ -65,11 +65,9 @@ class Metadata:
     def number(self, key: str, low: float, high: float, default: float | None = None) -> float:
         """A finite number from `low` to `high`, stored as an integer or a float."""
         value = self._values.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self.error(key, f"a number from {low:g} to {high:g}")
-        if not low <= value <= high:
-            raise self.error(key, f"a number from {low:g} to {high:g}")
-        return float(value)
+        if isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high:
+            return float(value)
+        raise self.error(key, f"a number from {low:g} to {high:g}")
 
     def length(self, key: str) -> int:
         """How many items the array has."""

@@ -1,0 +1,151 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recording_backend import RecordingBackend
+from tiny_models import CHAT_TEMPLATE, tiny_gguf
+
+from astrai_cli.artifact import MANIFEST_NAME, Artifact, create_artifact, export_model
+from astrai_cli.config import ExportConfig
+from astrai_cli.errors import ArtifactError, BackendUnavailableError, ModelFileError
+
+
+def silent(what: str, fraction: float) -> None:
+    pass
+
+
+def export(tmp_path: Path, **overrides: Any) -> Artifact:
+    source = tiny_gguf(tmp_path, **overrides)
+    return export_model(source, tmp_path / "out", "recording", ExportConfig(), silent)
+
+
+def test_holds_what_was_exported(tmp_path: Path, recording_backend: RecordingBackend) -> None:
+    written = export(tmp_path)
+    artifact = Artifact.open(tmp_path / "out", verify=True)
+    assert artifact == written
+    assert artifact.spec.architecture == "llama"
+    assert artifact.special_tokens.eos == (2, 0)
+    assert artifact.chat_template == CHAT_TEMPLATE
+    assert artifact.tokenizer().encode("<|im_end|>").ids == [2]
+    manifest = artifact.manifest
+    assert manifest.limits.model_dump() == {"max_prefill_chunk": 512, "max_context": 512}
+    assert manifest.details == {"methods": ["forward"]}
+    assert {*manifest.files} == {"tokenizer.json", "chat_template.jinja", "weights/model.bin"}
+    assert manifest.export_options == ExportConfig().model_dump(mode="json")
+    assert "astrai" in manifest.versions
+
+
+def test_rope_factors_survive(tmp_path: Path, recording_backend: RecordingBackend) -> None:
+    written = export(tmp_path, llama3_rope=True, sliding_window=8)
+    assert Artifact.open(tmp_path / "out").spec == written.spec
+
+
+def test_a_model_without_template_has_none(
+    tmp_path: Path, recording_backend: RecordingBackend
+) -> None:
+    assert export(tmp_path, chat_template=None).chat_template is None
+
+
+@pytest.mark.parametrize("error", [RuntimeError(), KeyboardInterrupt(), OSError(28, "full")])
+def test_a_failed_export_leaves_nothing(
+    tmp_path: Path, recording_backend: RecordingBackend, error: BaseException
+) -> None:
+    source = tiny_gguf(tmp_path)
+    recording_backend.fail = error
+    wanted = ArtifactError if isinstance(error, OSError) else type(error)
+    with pytest.raises(wanted):
+        export_model(source, tmp_path / "out", "recording", ExportConfig(), silent)
+    assert list(tmp_path.iterdir()) == [source]
+
+
+def test_a_bad_model_is_refused_before_the_export(
+    tmp_path: Path, recording_backend: RecordingBackend
+) -> None:
+    with pytest.raises(ModelFileError):
+        export(tmp_path, pre="unheard-of")
+    assert recording_backend.exports == 0
+    assert not (tmp_path / "out").exists()
+
+
+def test_overwrites_only_artifacts_and_only_when_told(
+    tmp_path: Path, recording_backend: RecordingBackend
+) -> None:
+    export(tmp_path)
+    with pytest.raises(ArtifactError, match="exists already"):
+        export(tmp_path)
+    source = tiny_gguf(tmp_path, seed=1)
+    arguments = (source, tmp_path / "out", "recording", ExportConfig(), silent)
+    recording_backend.fail = RuntimeError()
+    with pytest.raises(RuntimeError):
+        export_model(*arguments, overwrite=True)
+    assert Artifact.open(tmp_path / "out", verify=True).manifest.source.name != source.name
+    recording_backend.fail = None
+    export_model(*arguments, overwrite=True)
+    assert Artifact.open(tmp_path / "out", verify=True).manifest.source.name == source.name
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter.txt").touch()
+    with (
+        pytest.raises(ArtifactError, match="is not an artifact"),
+        create_artifact(tmp_path / "mine", overwrite=True),
+    ):
+        raise AssertionError
+    assert (tmp_path / "mine" / "letter.txt").exists()
+
+
+def test_an_empty_folder_is_filled(tmp_path: Path, recording_backend: RecordingBackend) -> None:
+    (tmp_path / "out").mkdir()
+    export(tmp_path)
+
+
+def test_an_unknown_backend_writes_nothing(tmp_path: Path) -> None:
+    source = tiny_gguf(tmp_path)
+    with pytest.raises(BackendUnavailableError):
+        export_model(source, tmp_path / "out", "absent", ExportConfig(), silent)
+    assert list(tmp_path.iterdir()) == [source]
+
+
+def test_open_finds_what_is_wrong(tmp_path: Path, recording_backend: RecordingBackend) -> None:
+    with pytest.raises(ArtifactError, match=r"has no astrai\.json"):
+        Artifact.open(tmp_path)
+    folder = export(tmp_path).path
+    weights = folder / "weights" / "model.bin"
+    content = weights.read_bytes()
+    weights.write_bytes(content[::-1])
+    Artifact.open(folder)
+    with pytest.raises(ArtifactError, match="was altered"):
+        Artifact.open(folder, verify=True)
+    weights.write_bytes(content[:-1])
+    with pytest.raises(ArtifactError, match="has 99 bytes, must have 100"):
+        Artifact.open(folder)
+    weights.unlink()
+    with pytest.raises(ArtifactError, match=r"'weights/model.bin' is missing"):
+        Artifact.open(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format_version": 99}, "format version 99, must have 1"),
+        ({"format_version": None}, "format version None"),
+        ({"backend": 3}, "backend: "),
+        ({"surprise": 1}, "surprise: "),
+        ({"files": {"../../etc/passwd": {"size": 1, "sha256": ""}}}, "inside the artifact"),
+        ({"files": {"/etc/passwd": {"size": 1, "sha256": ""}}}, "inside the artifact"),
+    ],
+)
+def test_open_refuses_a_bad_manifest(
+    tmp_path: Path, recording_backend: RecordingBackend, change: dict[str, Any], message: str
+) -> None:
+    file = export(tmp_path).path / MANIFEST_NAME
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with pytest.raises(ArtifactError, match=message) as raised:
+        Artifact.open(file.parent)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff", b"[]", b"[" * 100_000])
+def test_open_refuses_what_is_no_manifest(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / MANIFEST_NAME).write_bytes(content)
+    with pytest.raises(ArtifactError):
+        Artifact.open(tmp_path)
