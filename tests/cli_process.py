@@ -1,0 +1,36 @@
+"""The `astrai` command as users run it: a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+ASTRAI = str(Path(sys.executable).with_name("astrai"))
+
+
+def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment without the options of whoever runs the tests."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("ASTRAI_")}
+    return {**kept, **(extra or {})}
+
+
+def astrai(
+    *arguments: str | Path,
+    cwd: Path,
+    question: str = "",
+    variables: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run to the end; `question` is its stdin."""
+    return subprocess.run(
+        [ASTRAI, *map(str, arguments)],
+        cwd=cwd,
+        input=question,
+        env=environment(variables),
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=False,
+    )
