@@ -1,0 +1,224 @@
+"""The worker process itself, spoken to over its pipes."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from parrot import SAYING
+
+from astrai_cli.config import LimitsConfig
+from astrai_cli.engine.request import Finish, GenerationRequest, SamplingParams
+from astrai_cli.models.text import TextModel
+from astrai_cli.worker.config import WorkerConfig
+from astrai_cli.worker.frames import (
+    COMMANDS,
+    REPORTS,
+    Cancel,
+    Command,
+    ErrorReport,
+    FinishReport,
+    Generate,
+    Hello,
+    PieceReport,
+    Report,
+    Shutdown,
+    StatsQuery,
+    StatsReport,
+)
+
+ENDLESS = GenerationRequest((5, 6, 7), SamplingParams(seed=1), ignore_eos=True)
+
+
+class WorkerProcess:
+    def __init__(self, source: Path, **limits: object) -> None:
+        config = WorkerConfig(
+            source=source, backend="eager", limits=LimitsConfig(threads=1, **limits)
+        )
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "astrai_cli.worker.process", config.model_dump_json()],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    def send(self, command: Command) -> None:
+        self.write(COMMANDS.encode(command))
+
+    def write(self, data: bytes) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(data)
+        self.process.stdin.flush()
+
+    def read(self) -> Report:
+        assert self.process.stdout is not None
+        return REPORTS.parse(self.process.stdout.readline().rstrip(b"\n"))
+
+    def read_until(self, wanted: Callable[[Report], bool]) -> Report:
+        while not wanted(report := self.read()):
+            pass
+        return report
+
+    def finish_of(self, request_id: int) -> Finish:
+        report = self.read_until(lambda each: isinstance(each, FinishReport))
+        assert isinstance(report, FinishReport)
+        assert report.id == request_id
+        return report.finish
+
+
+@contextmanager
+def running(source: Path, **limits: object) -> Iterator[WorkerProcess]:
+    worker = WorkerProcess(source, **limits)
+    try:
+        yield worker
+    finally:
+        worker.process.kill()
+        worker.process.wait()
+        for pipe in (worker.process.stdin, worker.process.stdout, worker.process.stderr):
+            assert pipe is not None
+            pipe.close()
+
+
+@pytest.fixture(scope="module")
+def shared(babbler: Path) -> Iterator[WorkerProcess]:
+    """A worker for tests that leave it as it was."""
+    with running(babbler, max_context=16384) as worker:
+        assert isinstance(worker.read(), Hello)
+        yield worker
+
+
+@pytest.fixture
+def babbling(babbler: Path) -> Iterator[WorkerProcess]:
+    """A worker in the midst of an answer that has no end."""
+    with running(babbler, max_context=16384) as worker:
+        worker.send(Generate(1, ENDLESS))
+        worker.read_until(lambda each: isinstance(each, PieceReport))
+        yield worker
+
+
+def test_a_life_hello_answer_stats_shutdown(parrot: Path) -> None:
+    with running(parrot, max_inflight_requests=3) as worker:
+        hello = worker.read()
+        assert isinstance(hello, Hello)
+        assert hello.model.backend == "eager"
+        assert hello.model.max_context == 512
+        assert hello.capacity.max_inflight_requests == 3
+
+        prompt = tuple(TextModel.read(parrot).encode_prompt("<|im_start|>assistant\n"))
+        worker.send(Generate(1, GenerationRequest(prompt, SamplingParams(temperature=0.0))))
+        said = ""
+        while isinstance(report := worker.read(), PieceReport):
+            said += report.piece.text
+        assert said == SAYING
+        assert isinstance(report, FinishReport)
+        assert report.finish.reason == "stop"
+
+        worker.send(StatsQuery(2))
+        stats = worker.read()
+        assert isinstance(stats, StatsReport)
+        assert stats.stats["active"] == 0
+
+        worker.send(Shutdown())
+        assert worker.process.wait(30) == 0
+
+
+def test_malformed_frames_are_answered_and_survived(shared: WorkerProcess) -> None:
+    for line in (b"nonsense\n", b'{"type":"generate","id":1}\n', b"[" * 10_000 + b"\n"):
+        shared.write(line)
+        report = shared.read()
+        assert isinstance(report, ErrorReport)
+        assert (report.id, report.code) == (None, "bad_frame")
+    shared.send(Generate(1, GenerationRequest((5,), max_tokens=3, ignore_eos=True)))
+    assert shared.finish_of(1).usage.completion_tokens == 3
+
+
+def test_a_frame_over_the_limit_is_answered_and_survived(shared: WorkerProcess) -> None:
+    shared.write(b"x" * COMMANDS.limit + b"\n")
+    report = shared.read()
+    assert isinstance(report, ErrorReport)
+    assert str(COMMANDS.limit) in report.message
+    shared.send(StatsQuery(1))
+    assert isinstance(shared.read(), StatsReport)
+
+
+def test_refused_requests_are_errors_with_their_id(shared: WorkerProcess) -> None:
+    shared.send(Generate(1, GenerationRequest(())))
+    refused = shared.read()
+    assert isinstance(refused, ErrorReport)
+    assert (refused.id, refused.code) == (1, "invalid_value")
+    shared.send(Generate(2, ENDLESS))
+    shared.send(Generate(2, ENDLESS))
+    again = shared.read_until(lambda each: isinstance(each, ErrorReport))
+    assert isinstance(again, ErrorReport)
+    assert again.id == 2
+    assert "in use" in again.message
+    shared.send(Cancel(2))
+    assert shared.finish_of(2).reason == "cancelled"
+
+
+def test_cancelled_requests_end_and_unknown_ids_are_ignored(shared: WorkerProcess) -> None:
+    shared.send(Generate(7, ENDLESS))
+    shared.read_until(lambda each: isinstance(each, PieceReport))
+    shared.send(Cancel(99))
+    shared.send(Cancel(7))
+    assert shared.finish_of(7).reason == "cancelled"
+    shared.send(Cancel(7))
+    shared.send(StatsQuery(8))
+    stats = shared.read()
+    assert isinstance(stats, StatsReport)
+    assert stats.stats["cells_used"] == 0
+
+
+def test_it_ends_with_its_stdin_even_while_it_answers(babbling: WorkerProcess) -> None:
+    assert babbling.process.stdin is not None
+    babbling.process.stdin.close()
+    assert babbling.process.wait(30) == 0
+
+
+def refusal(worker: WorkerProcess) -> ErrorReport:
+    """Send short requests until the worker has noticed its signal and refuses one."""
+    for request_id in itertools.count(2):
+        worker.send(Generate(request_id, GenerationRequest((5,), max_tokens=1)))
+        report = worker.read_until(
+            lambda each, wanted=request_id: getattr(each, "id", None) == wanted
+        )
+        if isinstance(report, ErrorReport):
+            return report
+    raise AssertionError
+
+
+def test_sigterm_lets_answers_end_and_refuses_new_ones(babbling: WorkerProcess) -> None:
+    babbling.process.send_signal(signal.SIGINT)
+    babbling.process.send_signal(signal.SIGTERM)
+    assert refusal(babbling).code == "engine_unavailable"
+    babbling.read_until(lambda each: isinstance(each, PieceReport) and each.id == 1)
+    babbling.send(Cancel(1))
+    assert babbling.finish_of(1).reason == "cancelled"
+    assert babbling.process.wait(30) == 0
+
+
+def test_a_second_sigterm_ends_it_at_once(babbling: WorkerProcess) -> None:
+    babbling.process.send_signal(signal.SIGTERM)
+    refusal(babbling)
+    babbling.process.send_signal(signal.SIGTERM)
+    assert babbling.process.wait(30) == 128 + signal.SIGTERM
+
+
+def test_what_keeps_it_from_starting_is_one_error_and_an_exit_code(tmp_path: Path) -> None:
+    file = tmp_path / "not-a-model.gguf"
+    file.write_bytes(b"hello")
+    with running(file) as worker:
+        report = worker.read()
+        assert isinstance(report, ErrorReport)
+        assert report.code == "model_file_error"
+        assert str(file) in report.message
+        assert "\n" not in report.message
+        assert worker.process.wait(30) == 3
+        assert worker.process.stderr is not None
+        assert b"Traceback" not in worker.process.stderr.read()
