@@ -197,7 +197,7 @@ def _refuse_existing(target: Path, overwrite: bool) -> None:
     if not is_artifact(target):
         raise ArtifactError(f"{target} exists and is not an artifact")
     if not overwrite:
-        raise ArtifactError(f"{target} exists already; --overwrite replaces it")
+        raise ArtifactError(f"{target} exists already; --force replaces it")
 
 
 def _move_into_place(fresh: Path, target: Path, old: Path) -> None:
