@@ -8,7 +8,7 @@ from pathlib import Path
 
 from astrai_cli.config import ExportConfig, LimitsConfig, ModelConfig
 from astrai_cli.engine.engine import InferenceEngine
-from astrai_cli.errors import AstraiError, InvalidInputError
+from astrai_cli.errors import AstraiError, BackendUnavailableError, InvalidInputError
 from astrai_cli.models.resolve import resolve_artifact, resolve_model_file
 from astrai_cli.models.text import TextModel
 from astrai_cli.settings import read_settings, update_group
@@ -41,8 +41,11 @@ def prepare_model(
 
 def open_engine(model: RunnableModel, limits: LimitsConfig) -> InferenceEngine:
     """Open what `prepare_model` returned. Raises AstraiError."""
+    backend = get_backend(model.backend)
+    if reason := backend.unavailable():
+        raise BackendUnavailableError(reason)
     text = TextModel.read(model.source)
-    executor = get_backend(model.backend).open(model.source, limits)
+    executor = backend.open(model.source, limits)
     try:
         return InferenceEngine(executor, text, limits)
     except AstraiError:

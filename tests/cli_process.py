@@ -12,9 +12,12 @@ ASTRAI = str(Path(sys.executable).with_name("astrai"))
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment without the options of whoever runs the tests."""
+    """The environment without the options of whoever runs the tests, and with one thread.
+
+    Tiny models gain nothing from more, and lose much where cores are busy.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("ASTRAI_")}
-    return {**kept, **(extra or {})}
+    return {**kept, "ASTRAI_THREADS": "1", **(extra or {})}
 
 
 def astrai(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -178,6 +179,52 @@ def test_a_question_may_be_an_argument(parrot: Path, tmp_path: Path) -> None:
     assert done.stdout == SAYING[0] + "\n"
 
 
+def test_a_real_model_answers(smollm2_gguf: Path, tmp_path: Path) -> None:
+    arguments = ["--backend", "eager", "--temperature", "0", "--max-tokens", "8"]
+    done = astrai("chat", smollm2_gguf, "What is the capital of France?", *arguments, cwd=tmp_path)
+    assert "Paris" in done.stdout
+
+
+def test_ctrl_c_ends_a_plain_answer(babbler: Path, tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [ASTRAI, "chat", babbler, "go on", "--backend", "eager", "--max-context", "16384"],
+        cwd=tmp_path,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stdout.read(1)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate()
+    assert (process.returncode, errors) == (130, b"")
+
+
+def test_serve_answers_chat_until_it_is_told_to_stop(parrot: Path, tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [ASTRAI, "serve", parrot, "--backend", "eager", "--port", "0", "--log-level", "error"],
+        cwd=tmp_path,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        assert line.startswith(f"serving {parrot} at http://127.0.0.1:")
+        url = line.split()[-1]
+        done = astrai("chat", "--url", url, "--top-k", "1", cwd=tmp_path, question="Well?")
+        assert (done.returncode, done.stdout, done.stderr) == (0, SAYING + "\n", "")
+        done = astrai("chat", "nobody", "Well?", "--url", url, cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (6, "")
+        assert "404" in done.stderr
+        assert "nobody" in done.stderr
+    finally:
+        process.terminate()
+    assert process.wait() == 0
+    process.stdout.close()
+
+
 def test_no_question_is_an_error(parrot: Path, tmp_path: Path) -> None:
     done = astrai("chat", parrot, "--backend", "eager", cwd=tmp_path, question=" \n")
     assert (done.returncode, done.stderr) == (2, "astrai: stdin: no question to answer\n")
@@ -191,7 +238,7 @@ def test_config_tells_values_and_where_they_came_from(tmp_path: Path) -> None:
         "--port",
         "1",
         cwd=tmp_path,
-        variables={"ASTRAI_MAX_CONTEXT": "200", "ASTRAI_API_KEY": "hunter2"},
+        variables={"ASTRAI_THREADS": "", "ASTRAI_MAX_CONTEXT": "200", "ASTRAI_API_KEY": "hunter2"},
     )
     told = json.loads(done.stdout)
     assert told.keys() == all_options().keys()
@@ -202,7 +249,7 @@ def test_config_tells_values_and_where_they_came_from(tmp_path: Path) -> None:
     assert found["host"] == ("127.0.0.1", "default")
     assert "hunter2" not in done.stdout
     table = astrai("config", cwd=tmp_path).stdout
-    assert "limits.threads" in table
+    assert "limits.max_context" in table
 
 
 def test_the_reference_of_options_is_current() -> None:
