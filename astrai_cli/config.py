@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Le, Len
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
 INT32_MAX = 2**31 - 1
 
@@ -36,6 +36,9 @@ def _split_commas(value: object) -> object:
     return value.split(",") if isinstance(value, str) else value
 
 
+UserPath = Annotated[Path, AfterValidator(Path.expanduser)]
+"""A path, in which a leading `~` is the user's home folder."""
+
 Counts = Annotated[
     tuple[Annotated[int, Ge(1), Le(65536)], ...], BeforeValidator(_split_commas), Len(1, 64)
 ]
@@ -54,7 +57,7 @@ class ModelConfig(Group):
     backend: str | None = Field(
         None, description="Backend to use; the best one for this machine when left out."
     )
-    cache_dir: Path = Field(
+    cache_dir: UserPath = Field(
         default_factory=default_cache_dir,
         description="Folder for pulled models and for artifacts exported on first use; "
         "$XDG_CACHE_HOME/astrai or ~/.cache/astrai when left out.",
@@ -151,7 +154,7 @@ class ChatConfig(Group):
     )
     api_key: SecretStr | None = Field(None, description="Key that requests to the server carry.")
     system: str | None = Field(None, description="System message the conversation starts with.")
-    history_file: Path = Field(
+    history_file: UserPath = Field(
         default_factory=default_history_file,
         description="File that remembers the lines typed; $XDG_STATE_HOME/astrai/chat_history "
         "or ~/.local/state/astrai/chat_history when left out.",
@@ -175,7 +178,7 @@ class BenchConfig(Group):
     )
     repeats: int = Field(5, ge=1, le=1000, description="Timed runs of each measurement.")
     warmup: int = Field(1, ge=0, le=100, description="Runs before the timed ones, not counted.")
-    quality: Path | None = Field(
+    quality: UserPath | None = Field(
         None, description="Text file to compare the artifact with its float32 reference on."
     )
     quality_tokens: int = Field(
@@ -184,7 +187,7 @@ class BenchConfig(Group):
     quality_window: int = Field(
         512, ge=2, le=65536, description="Tokens scored at a time, each window on its own."
     )
-    reference: Path | None = Field(
+    reference: UserPath | None = Field(
         None,
         description="GGUF file the reference is read from; the artifact's own source "
         "when left out.",

@@ -47,8 +47,13 @@ class Option:
         """The annotation without the `None` that stands for "left out"."""
         annotation = self.field.annotation
         if get_origin(annotation) in (Union, UnionType):
-            return next(arm for arm in get_args(annotation) if arm is not NoneType)
-        return annotation
+            annotation = next(arm for arm in get_args(annotation) if arm is not NoneType)
+        return _unpack(annotation)[0]
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it takes a number or several."""
+        return self.type in (int, float) or get_origin(self.type) is tuple
 
     @property
     def choices(self) -> tuple[str, ...]:

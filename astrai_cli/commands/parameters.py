@@ -46,7 +46,7 @@ def with_settings(*names: str) -> Callable[[Callable[..., None]], Callable[..., 
             given = {name: value for name, value in flags.items() if value is not None}
             command(**values, settings=read_settings(given, file=file))
 
-        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # Typer reads it
         run.__annotations__ = {each.name: each.annotation for each in parameters}
         return run
 
@@ -72,10 +72,7 @@ def _parameter(option: Option) -> inspect.Parameter:
 
 
 def _help(option: Option) -> str:
-    bounds = option.allowed.partition(" from ")[2] or option.allowed.partition(" above ")[2]
-    notes = []
-    if bounds:
-        notes.append(option.allowed)
+    notes = [option.allowed] if option.is_number else []
     if option.default is not None:
         notes.append(f"default {option.default}")
     return f"{option.help} ({'; '.join(notes)})" if notes else option.help

@@ -145,6 +145,13 @@ def test_update_group_changes_only_what_is_named() -> None:
         update_group(sampling, {"top_k": "-1"}, "/params")
 
 
+def test_a_tilde_is_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    config = read_settings({"quality": "~/text"}, environ={"ASTRAI_CACHE_DIR": "~/models"}).config
+    assert config.bench.quality == Path("/home/me/text")
+    assert config.model.cache_dir == Path("/home/me/models")
+
+
 def test_secrets_are_not_printed() -> None:
     config = read_settings({"api_key": "hunter2"}, environ={}).config
     assert "hunter2" not in repr(config) + config.model_dump_json()
