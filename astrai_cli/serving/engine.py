@@ -58,6 +58,7 @@ class ServingEngine:
         ContextOverflowError where the context has no room for an answer.
         """
         prompt = tuple(self.text.encode_prompt(self.template.render(messages)))
+        # The engine would refuse it too, but only after all of it had been sent there.
         if len(prompt) >= self.max_context:
             raise ContextOverflowError(
                 f"the prompt has {len(prompt)} tokens; the context of {self.max_context} "

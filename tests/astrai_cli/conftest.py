@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from parrot import parrot_gguf
 from server_process import ServerProcess, running_server
 from tiny_models import tiny_gguf
+
+from astrai_cli.config import ExportConfig, ModelConfig
+from astrai_cli.loading import RunnableModel, prepare_model
+from backends.base import get_backend
+
+BACKENDS = ["eager"]
 
 
 @pytest.fixture(scope="session")
@@ -23,14 +29,31 @@ def babbler(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_gguf(tmp_path_factory.mktemp("babbler"), name="babbler", context_length=16384)
 
 
+@pytest.fixture(scope="session", params=BACKENDS)
+def prepared(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[Path], RunnableModel]:
+    """Makes a model file ready to run, on one backend after the other."""
+    config = ModelConfig(backend=request.param, cache_dir=tmp_path_factory.mktemp("cache"))
+    if reason := get_backend(request.param).unavailable():
+        pytest.skip(reason)
+    return lambda file: prepare_model(str(file), config, ExportConfig(), lambda what, done: None)
+
+
 @pytest.fixture(scope="session")
-def parrot_server(parrot: Path) -> Iterator[ServerProcess]:
-    with running_server(parrot) as server:
+def parrot_server(
+    parrot: Path, prepared: Callable[[Path], RunnableModel]
+) -> Iterator[ServerProcess]:
+    model = prepared(parrot)
+    with running_server(model.source, model.backend) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def babbler_server(babbler: Path) -> Iterator[ServerProcess]:
+def babbler_server(
+    babbler: Path, prepared: Callable[[Path], RunnableModel]
+) -> Iterator[ServerProcess]:
+    model = prepared(babbler)
     limits = {"max_context": 16384, "max_decode_sequences": 8}
-    with running_server(babbler, limits=limits) as server:
+    with running_server(model.source, model.backend, limits=limits) as server:
         yield server

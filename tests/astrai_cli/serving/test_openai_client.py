@@ -10,7 +10,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 from parrot import SAYING
-from server_process import ServerProcess
+from server_process import ServerProcess, running_server
 
 from astrai_cli.models.text import TextModel
 from astrai_cli.serving.templates import ChatTemplate
@@ -203,3 +203,16 @@ def test_a_client_that_leaves_frees_its_place(babbler_server: ServerProcess, str
     before = babbler_server.stats()["requests_finished"]["cancelled"]
     asyncio.run(run())
     assert babbler_server.stats()["requests_finished"]["cancelled"] == before + 1
+
+
+def test_a_real_model_answers_a_question(smollm2_gguf: Path) -> None:
+    limits = {"max_context": 512, "threads": None}
+    with running_server(smollm2_gguf, limits=limits) as server:
+        answer = server.openai().chat.completions.create(
+            model="SmolLM2-135M-Instruct.Q4_1",
+            messages=[{"role": "user", "content": "What is the capital of France?"}],
+            temperature=0,
+            max_tokens=16,
+            stream=True,
+        )
+        assert "Paris" in "".join(chunk.choices[0].delta.content or "" for chunk in answer)
