@@ -61,37 +61,47 @@ class Block(nn.Module):
         self.attn_k = nn.Linear(spec.width, kv_width, bias=spec.qkv_bias)
         self.attn_v = nn.Linear(spec.width, kv_width, bias=spec.qkv_bias)
         self.attn_output = nn.Linear(q_width, spec.width, bias=False)
+        self.qk_norm = spec.qk_norm
         if spec.qk_norm:
-            self.attn_q_norm: nn.Module = nn.RMSNorm(spec.head_width, spec.norm_eps)
-            self.attn_k_norm: nn.Module = nn.RMSNorm(spec.head_width, spec.norm_eps)
-        else:
-            self.attn_q_norm = self.attn_k_norm = nn.Identity()
+            self.attn_q_norm = nn.RMSNorm(spec.head_width, spec.norm_eps)
+            self.attn_k_norm = nn.RMSNorm(spec.head_width, spec.norm_eps)
 
         self.ffn_norm = nn.RMSNorm(spec.width, spec.norm_eps)
         self.ffn_gate = nn.Linear(spec.width, spec.ffn_width, bias=False)
         self.ffn_up = nn.Linear(spec.width, spec.ffn_width, bias=False)
         self.ffn_down = nn.Linear(spec.ffn_width, spec.width, bias=False)
 
-    def attention(self, x: Tensor, positions: Tensor, rotate: Rotation, attend: Attend) -> Tensor:
-        q = self._heads(self.attn_q(x))
-        k = self._heads(self.attn_k(x))
-        v = self._heads(self.attn_v(x))
-        q = rotate(self.attn_q_norm(q))
-        k = rotate(self.attn_k_norm(k))
-        output: Tensor = self.attn_output(attend(q, k, v, positions, self.layer).flatten(1))
-        return output
+    def project(self, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries [T, H * D], keys and values [T, H_kv * D] of h [T, width], not yet rotated.
 
-    def feed_forward(self, x: Tensor) -> Tensor:
-        output: Tensor = self.ffn_down(nn.functional.silu(self.ffn_gate(x)) * self.ffn_up(x))
+        The first of the two halves of a layer; what lies between them is off the graph.
+        """
+        x = self.attn_norm(h)
+        q, k = self.attn_q(x), self.attn_k(x)
+        if self.qk_norm:
+            q, k = self._norm_heads(self.attn_q_norm, q), self._norm_heads(self.attn_k_norm, k)
+        return q, k, self.attn_v(x)
+
+    def merge(self, h: Tensor, attended: Tensor) -> Tensor:
+        """The second half: h [T, width] after what its queries attended to [T, H * D]."""
+        h = h + self.attn_output(attended)
+        x = self.ffn_norm(h)
+        output: Tensor = h + self.ffn_down(nn.functional.silu(self.ffn_gate(x)) * self.ffn_up(x))
         return output
 
     def forward(self, h: Tensor, positions: Tensor, rotate: Rotation, attend: Attend) -> Tensor:
-        h = h + self.attention(self.attn_norm(h), positions, rotate, attend)
-        return h + self.feed_forward(self.ffn_norm(h))
+        q, k, v = (split_heads(x, self.head_width) for x in self.project(h))
+        attended = attend(rotate(q), rotate(k), v, positions, self.layer)
+        return self.merge(h, attended.flatten(1))
 
-    def _heads(self, x: Tensor) -> Tensor:
-        """[T, heads * D] as [T, heads, 1, D]."""
-        return x.view(x.shape[0], -1, 1, self.head_width)
+    def _norm_heads(self, norm: nn.Module, x: Tensor) -> Tensor:
+        normed: Tensor = norm(x.view(-1, x.shape[1] // self.head_width, self.head_width))
+        return normed.view(-1, x.shape[1])
+
+
+def split_heads(x: Tensor, head_width: int) -> Tensor:
+    """[T, heads * D] as [T, heads, 1, D]."""
+    return x.view(-1, x.shape[1] // head_width, 1, head_width)
 
 
 class Decoder(nn.Module):

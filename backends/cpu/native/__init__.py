@@ -1,0 +1,67 @@
+"""The C++ sources, and their C interface as ctypes sees it."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, c_char_p, c_float, c_int, c_int32, c_int64, c_void_p
+from functools import cache
+from pathlib import Path
+
+from astrai_cli.errors import BackendUnavailableError
+
+ERROR_BYTES = 256
+
+
+class Sequence(ctypes.Structure):
+    """astrai::Sequence: one sequence's share of a packed step."""
+
+    _fields_ = (
+        ("first_row", c_int64),
+        ("rows", c_int64),
+        ("start", c_int64),
+        ("pages", POINTER(c_int32)),
+    )
+
+
+@cache
+def load(path: Path) -> ctypes.CDLL:
+    """The library with its functions' types declared; calls release Python's lock.
+
+    Raises BackendUnavailableError.
+    """
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise BackendUnavailableError(f"{path.name} cannot be loaded: {error}") from error
+    declare = {
+        "astrai_set_threads": (c_int, [c_int]),
+        "astrai_open": (
+            c_void_p,
+            [c_char_p, c_int, c_int, c_int, c_int, POINTER(c_int64), c_char_p],
+        ),
+        "astrai_close": (None, [c_void_p]),
+        "astrai_bytes_per_cell": (c_int64, [c_void_p]),
+        "astrai_allocate": (c_int, [c_void_p, c_int64]),
+        "astrai_step": (
+            c_int64,
+            [
+                c_void_p,
+                POINTER(c_int32),
+                POINTER(c_int64),
+                POINTER(c_int64),
+                c_int64,
+                POINTER(c_int64),
+                c_int64,
+                POINTER(Sequence),
+                c_int64,
+                c_int64,
+                POINTER(POINTER(c_float)),
+                c_char_p,
+            ],
+        ),
+    }
+    for name, (result, arguments) in declare.items():
+        function = getattr(library, name)
+        function.restype = result
+        function.argtypes = arguments
+    return library

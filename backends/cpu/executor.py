@@ -1,0 +1,133 @@
+"""Runs an exported `.pte` through the native library, which holds keys and values."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from ctypes import POINTER, c_float, c_int32, c_int64
+from pathlib import Path
+from threading import Lock
+
+import numpy as np
+from numpy.typing import NDArray
+
+from astrai_cli.artifact import Artifact
+from astrai_cli.config import LimitsConfig
+from astrai_cli.errors import ArtifactError, ExecutionError, InvalidInputError
+from backends.base import ExecutorInfo, Step, StepOutput, context_limit
+from backends.cpu import native
+from backends.packing import pack
+
+MAX_HEAD_WIDTH = 256
+_KV_TYPES = {"float16": 0, "float32": 1}
+
+# ExecuTorch's thread pool belongs to the process: executors take turns.
+_running = Lock()
+
+
+class CpuExecutor:
+    """An artifact of the cpu backend, open. Steps release Python's lock while they run."""
+
+    def __init__(self, library: Path, artifact: Artifact, limits: LimitsConfig) -> None:
+        """Load the program. Raises ArtifactError, BackendUnavailableError."""
+        spec = artifact.spec
+        if spec.head_width > MAX_HEAD_WIDTH:
+            raise ArtifactError(
+                f"{artifact.path}: heads are {spec.head_width} wide; "
+                f"the cpu backend runs up to {MAX_HEAD_WIDTH}"
+            )
+        self._native = native.load(library)
+        with _running:
+            threads = self._native.astrai_set_threads(limits.threads or _available_cores())
+        error = ctypes.create_string_buffer(native.ERROR_BYTES)
+        windows = (c_int64 * spec.n_layers)(*(window or 0 for window in spec.windows))
+        program = artifact.path / str(artifact.manifest.details.get("program"))
+        self._program: int | None = self._native.astrai_open(
+            os.fsencode(program),
+            spec.n_layers,
+            spec.n_kv_heads,
+            spec.head_width,
+            _KV_TYPES[limits.kv_dtype],
+            windows,
+            error,
+        )
+        if self._program is None:
+            raise ArtifactError(f"{program}: {error.value.decode()}")
+        self._cells = 0
+        self._info = ExecutorInfo(
+            spec=spec,
+            backend="cpu",
+            max_step_tokens=artifact.manifest.limits.max_prefill_chunk,
+            max_context=context_limit(spec, limits.max_context),
+            bytes_per_cell=self._native.astrai_bytes_per_cell(self._program),
+            details={"kv_dtype": limits.kv_dtype, "threads": threads},
+        )
+
+    @property
+    def info(self) -> ExecutorInfo:
+        return self._info
+
+    def allocate(self, cells: int) -> None:
+        if cells < 1:
+            raise InvalidInputError(f"cannot allocate {cells} cells; it must be 1 or more")
+        self._cells = 0
+        if self._native.astrai_allocate(self._open_program(), cells) != 0:
+            raise InvalidInputError(
+                f"no memory for {cells} cells of {self._info.bytes_per_cell} bytes each"
+            )
+        self._cells = cells
+
+    def step(self, step: Step) -> StepOutput:
+        program = self._open_program()
+        packed = pack(step, self._info, self._cells)
+        # The program always computes a row of logits; where none is wanted, it is dropped.
+        rows = packed.rows if len(packed.rows) else np.zeros(1, dtype=np.int64)
+        sequences = (native.Sequence * len(step.sequences))()
+        pages = []
+        first_row = 0
+        for target, sequence in zip(sequences, step.sequences, strict=True):
+            pages.append(np.ascontiguousarray(sequence.pages, dtype=np.int32))
+            target.first_row, target.rows = first_row, len(sequence.tokens)
+            target.start, target.pages = sequence.start, _pointer(pages[-1], c_int32)
+            first_row += len(sequence.tokens)
+        logits = POINTER(c_float)()
+        error = ctypes.create_string_buffer(native.ERROR_BYTES)
+        with _running:
+            vocabulary = self._native.astrai_step(
+                program,
+                _pointer(packed.tokens, c_int32),
+                _pointer(packed.positions, c_int64),
+                _pointer(packed.cells, c_int64),
+                len(packed.tokens),
+                _pointer(rows, c_int64),
+                len(rows),
+                sequences,
+                len(sequences),
+                step.page_size,
+                ctypes.byref(logits),
+                error,
+            )
+        if vocabulary < 0:
+            raise ExecutionError(f"the cpu executor failed: {error.value.decode()}")
+        output = np.ctypeslib.as_array(logits, (len(rows), vocabulary))
+        return StepOutput(output[: len(packed.rows)])
+
+    def close(self) -> None:
+        if self._program is not None:
+            self._native.astrai_close(self._program)
+            self._program = None
+
+    def _open_program(self) -> int:
+        if self._program is None:
+            raise ExecutionError("the executor is closed")
+        return self._program
+
+
+def _pointer(array: NDArray[np.generic], kind: type[ctypes._SimpleCData[int]]) -> object:
+    return array.ctypes.data_as(POINTER(kind))
+
+
+def _available_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

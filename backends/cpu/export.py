@@ -1,0 +1,164 @@
+"""A model file as one `.pte` with int8 weights, read and rounded layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from astrai_cli.config import ExportConfig
+from astrai_cli.models.decoder import Block
+from astrai_cli.models.gguf import ModelFile
+from astrai_cli.models.rope import rope_frequencies
+from astrai_cli.models.spec import ModelSpec
+from astrai_cli.models.tokenizer import build_tokenizer
+from astrai_cli.models.weights import Weights
+from backends.base import Progress
+from backends.cpu.calibration import Calibration, calibration_tokens
+from backends.cpu.lowering import SegmentLowering, write_program
+from backends.cpu.quantized import QuantizedHead, quantize_block, round_embedding
+from backends.cpu.rotation import ResidualRotation, rotate_block
+from backends.cpu.rounding import InputStatistics, Int8Matrix, round_to_int8
+
+PROGRAM_NAME = "model.pte"
+ROWS_AT_ONCE = 8192
+
+
+class _First(nn.Module):
+    """Before the first attention."""
+
+    def __init__(self, block: Block) -> None:
+        super().__init__()
+        self.block = block
+
+    def forward(self, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return self.block.project(h)
+
+
+class _Middle(nn.Module):
+    """Between the attention of two layers."""
+
+    def __init__(self, block: Block, following: Block) -> None:
+        super().__init__()
+        self.block = block
+        self.following = following
+
+    def forward(self, attended: Tensor, h: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        h = self.block.merge(h, attended)
+        return *self.following.project(h), h
+
+
+class _Last(nn.Module):
+    """After the last attention."""
+
+    def __init__(self, block: Block, head: QuantizedHead) -> None:
+        super().__init__()
+        self.block = block
+        self.head = head
+
+    def forward(self, attended: Tensor, h: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.block.merge(h, attended))
+        return logits
+
+
+class Exporter:
+    """One export. Memory: the int8 weights, the float32 weights of a layer, the calibration."""
+
+    def __init__(self, model_file: ModelFile, options: ExportConfig, progress: Progress) -> None:
+        self._spec: ModelSpec = model_file.spec
+        self._weights = Weights(model_file)
+        self._max_rows = options.max_prefill_chunk
+        self._progress = progress
+        self._rotation = ResidualRotation(self._spec.width)
+        self._frequencies = torch.from_numpy(rope_frequencies(self._spec.rope))
+        tokens = calibration_tokens(build_tokenizer(model_file.metadata), self._spec)
+        rows = self._weights.get_rows("token_embd.weight", tokens.reshape(-1))
+        h = self._rotation.of_rows(torch.from_numpy(rows)).view(*tokens.shape, self._spec.width)
+        self._calibration = Calibration(h, self._spec, self._frequencies)
+
+    def write(self, path: Path) -> None:
+        """Write the program. Raises ModelFileError, ExecutionError."""
+        lowering = SegmentLowering(self._max_rows)
+        q_width = self._spec.n_heads * self._spec.head_width
+        inputs = (q_width, self._spec.width)
+        segments = []
+        previous: Block | None = None
+        for block in self._blocks():
+            if previous is None:
+                segments.append(lowering.lower(_First(block), (self._spec.width,)))
+            else:
+                segments.append(lowering.lower(_Middle(previous, block), inputs))
+            previous = block
+        assert previous is not None
+        self._progress("rounding the head", 0.85)
+        segments.append(lowering.lower(_Last(previous, self._head()), inputs))
+        embedding = self._embedding()
+        self._progress("writing the program", 0.9)
+        write_program(path, self._spec, embedding, self._frequencies, segments, self._max_rows)
+
+    def _blocks(self) -> Iterator[Block]:
+        for layer in range(self._spec.n_layers):
+            self._progress(
+                f"rounding layer {layer + 1} of {self._spec.n_layers}",
+                0.8 * layer / self._spec.n_layers,
+            )
+            block = self._load_block(layer)
+            rotate_block(block, self._rotation)
+            statistics = self._calibration.run(block)
+            yield quantize_block(block, _round_all(block, statistics))
+
+    def _load_block(self, layer: int) -> Block:
+        with torch.device("meta"):
+            block = Block(self._spec, layer)
+        state = {name: self._tensor(f"blk.{layer}.{name}") for name in block.state_dict()}
+        block.load_state_dict(state, assign=True)
+        return block.requires_grad_(False).eval()
+
+    def _head(self) -> QuantizedHead:
+        norm = nn.RMSNorm(self._spec.width, self._spec.norm_eps).requires_grad_(False)
+        gains = self._tensor("output_norm.weight")
+        moments = self._calibration.run_head(norm).moments
+        name = "token_embd.weight" if self._spec.tied_head else "output.weight"
+        parts = [
+            round_to_int8(self._rotation.of_rows(rows * gains), moments)
+            for rows in self._rows_of(name)
+        ]
+        matrix = Int8Matrix(
+            torch.cat([part.values for part in parts]), torch.cat([part.scales for part in parts])
+        )
+        return QuantizedHead(norm, matrix)
+
+    def _embedding(self) -> tuple[Tensor, Tensor]:
+        parts = [
+            round_embedding(self._rotation.of_rows(rows))
+            for rows in self._rows_of("token_embd.weight")
+        ]
+        return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+
+    def _rows_of(self, name: str) -> Iterator[Tensor]:
+        for begin in range(0, self._spec.vocab_size, ROWS_AT_ONCE):
+            end = min(begin + ROWS_AT_ONCE, self._spec.vocab_size)
+            yield torch.from_numpy(self._weights.get_rows(name, np.arange(begin, end)))
+
+    def _tensor(self, name: str) -> Tensor:
+        return torch.from_numpy(np.require(self._weights.get(name), requirements="W"))
+
+
+def _round_all(block: Block, statistics: dict[str, InputStatistics]) -> dict[str, Int8Matrix]:
+    return {
+        name: round_to_int8(block.get_submodule(name).weight, inputs.moments)
+        for name, inputs in statistics.items()
+    }
+
+
+def export_program(
+    source: Path, target: Path, options: ExportConfig, progress: Progress
+) -> dict[str, Any]:
+    """Write `model.pte` into the folder `target`; what the manifest notes about it."""
+    with ModelFile.open(source) as model_file, torch.inference_mode():
+        Exporter(model_file, options, progress).write(target / PROGRAM_NAME)
+    return {"program": PROGRAM_NAME, "methods": ["forward"]}

@@ -1,0 +1,210 @@
+"""From quantized modules to one ExecuTorch program with the XNNPACK delegate.
+
+Attention lies between delegates, so a model of n layers has n + 1 segments: what
+comes before the first attention, what lies between two, what follows the last.
+Lowering retraces a segment dozens of times, and the segments of most models
+differ in their weights alone. So one segment of each kind is lowered; for the
+others the lowered form is copied and its weights, which XNNPACK finds by the
+SHA-256 of their bytes, are exchanged for their own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
+from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge
+from executorch.exir._serialize._named_data_store import NamedDataStore
+from executorch.exir.backend.backend_api import to_backend
+from executorch.exir.lowered_backend_module import LoweredBackendModule
+from torch import Tensor, nn
+
+from astrai_cli.errors import ExecutionError
+from astrai_cli.models.decoder import split_heads
+from astrai_cli.models.spec import ModelSpec
+from backends.cpu.operators import embed, rotate, update_and_attend
+
+_EDGE = EdgeCompileConfig(
+    # Quantized operators are none of the core ATen set that the check knows.
+    _check_ir_validity=False,
+    preserve_ops=[torch.ops.aten.linear.default],
+)
+# Any count but 0 and 1, which tracing would bake in.
+_EXAMPLE_ROWS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Constants:
+    """The constants of a segment: which kinds and shapes there are, and their bytes by key."""
+
+    signature: tuple[Any, ...]
+    data: dict[str, bytes]
+    keys: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, segment: nn.Module) -> _Constants:
+        tensors = dict(segment.named_buffers())
+        signature = tuple((name, t.dtype, tuple(t.shape)) for name, t in tensors.items())
+        data = {_key(name, t): _bytes(t) for name, t in tensors.items()}
+        keys = tuple((name, _key(name, t)) for name, t in tensors.items())
+        return cls(signature, data, keys)
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.detach().contiguous().numpy().tobytes()
+
+
+def _key(name: str, tensor: Tensor) -> str:
+    """The key under which XNNPACK's lowering stores a constant."""
+    digest = hashlib.sha256(_bytes(tensor)).hexdigest()
+    return f"scale_{digest}" if name.endswith(".scales") else digest
+
+
+class SegmentLowering:
+    """Lowers segments, each kind once."""
+
+    def __init__(self, max_rows: int) -> None:
+        self._max_rows = max_rows
+        self._lowered: dict[tuple[Any, ...], tuple[LoweredBackendModule, _Constants]] = {}
+
+    def lower(self, segment: nn.Module, widths: Sequence[int]) -> LoweredBackendModule:
+        """A segment that takes float32 inputs [rows, width], as one XNNPACK delegate."""
+        constants = _Constants.of(segment)
+        signature = (type(segment), *constants.signature)
+        if signature in self._lowered:
+            copy = _exchange(*self._lowered[signature], constants)
+            if copy is not None:
+                return copy
+        lowered = self._lower(segment, widths)
+        self._lowered.setdefault(signature, (lowered, constants))
+        return lowered
+
+    def _lower(self, segment: nn.Module, widths: Sequence[int]) -> LoweredBackendModule:
+        rows = torch.export.Dim("rows", min=1, max=self._max_rows)
+        example = tuple(torch.zeros(_EXAMPLE_ROWS, width) for width in widths)
+        exported = torch.export.export(
+            segment, example, dynamic_shapes=({0: rows},) * len(example), strict=False
+        )
+        edge = to_edge(exported, compile_config=_EDGE).exported_program()
+        lowered: LoweredBackendModule = to_backend(XnnpackBackend.__name__, edge, [])
+        return lowered
+
+
+def _exchange(
+    lowered: LoweredBackendModule, old: _Constants, new: _Constants
+) -> LoweredBackendModule | None:
+    """`lowered` with the constants `new` in the place of `old`.
+
+    None where that cannot be told: two constants that were equal in the old are
+    not in the new.
+    """
+    renamed: dict[str, str] = {}
+    for (_, was), (_, becomes) in zip(old.keys, new.keys, strict=True):
+        if renamed.setdefault(was, becomes) != becomes:
+            return None
+    store = NamedDataStore()
+    blob = lowered.processed_bytes
+    stored = lowered.named_data_store_output
+    for key, entry in stored.pte_data.items():
+        becomes = renamed.get(key)
+        if becomes is None:
+            # Made by lowering itself, the same for every segment of the kind.
+            store.add_named_data(key, stored.buffers[entry.buffer_index], entry.alignment)
+            continue
+        blob = blob.replace(key.encode(), _placeholder(key))
+        store.add_named_data(becomes, new.data[becomes], entry.alignment)
+    for was, becomes in renamed.items():
+        blob = blob.replace(_placeholder(was), becomes.encode())
+    return LoweredBackendModule(
+        lowered.original_module,
+        lowered.backend_id,
+        blob,
+        lowered.compile_specs,
+        store.get_named_data_store_output(),
+    )
+
+
+def _placeholder(key: str) -> bytes:
+    """A stand-in as long as the key, so that one exchange cannot hit another's result."""
+    return key.encode().translate(bytes.maketrans(b"0123456789abcdef", b"GHIJKLMNOPQRSTUV"))
+
+
+class _Program(nn.Module):
+    """forward(tokens int32 [T], positions int64 [T], rows int64 [R]) -> logits float32 [R, vocab].
+
+    Keys and values lie behind the neutral operator; after the last attention only
+    the wanted rows go on.
+    """
+
+    table: Tensor
+    scales: Tensor
+    frequencies: Tensor
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        embedding: tuple[Tensor, Tensor],
+        frequencies: Tensor,
+        segments: Sequence[nn.Module],
+    ) -> None:
+        super().__init__()
+        self._spec = spec
+        self.register_buffer("table", embedding[0])
+        self.register_buffer("scales", embedding[1])
+        self.register_buffer("frequencies", frequencies)
+        self.segments = nn.ModuleList(segments)
+
+    def forward(self, tokens: Tensor, positions: Tensor, rows: Tensor) -> Tensor:
+        angles = positions.to(torch.float32)[:, None] * self.frequencies
+        cos, sin = angles.cos(), angles.sin()
+        h = embed(tokens, self.table, self.scales)
+        first, *middle, last = self.segments
+        q, k, v = first(h)
+        for layer in range(self._spec.n_layers):
+            q, k, v = (split_heads(x, self._spec.head_width) for x in (q, k, v))
+            attended = update_and_attend(
+                rotate(q, cos, sin),
+                rotate(k, cos, sin),
+                v,
+                positions[:, None],
+                layer,
+                self._spec.attention_scale,
+                torch.float32,
+            ).view(-1, self._spec.n_heads * self._spec.head_width)
+            if layer < self._spec.n_layers - 1:
+                q, k, v, h = middle[layer](attended, h)
+        logits: Tensor = last(attended.index_select(0, rows), h.index_select(0, rows))
+        return logits
+
+
+def write_program(
+    path: Path,
+    spec: ModelSpec,
+    embedding: tuple[Tensor, Tensor],
+    frequencies: Tensor,
+    segments: Sequence[LoweredBackendModule],
+    max_rows: int,
+) -> None:
+    """Write the `.pte` of lowered segments around the operators of `backends.cpu.operators`."""
+    program = _Program(spec, embedding, frequencies, segments)
+    tokens = torch.export.Dim("tokens", min=1, max=max_rows)
+    rows = torch.export.Dim("rows", min=1, max=max_rows)
+    example = (
+        torch.zeros(_EXAMPLE_ROWS, dtype=torch.int32),
+        torch.zeros(_EXAMPLE_ROWS, dtype=torch.int64),
+        torch.zeros(_EXAMPLE_ROWS - 1, dtype=torch.int64),
+    )
+    exported = torch.export.export(
+        program, example, dynamic_shapes=({0: tokens}, {0: tokens}, {0: rows}), strict=False
+    )
+    executorch = to_edge(exported, compile_config=_EDGE).to_executorch(ExecutorchBackendConfig())
+    try:
+        with path.open("wb") as file:
+            executorch.write_to_file(file)
+    except OSError as error:
+        raise ExecutionError(f"{path.name} cannot be written: {error.strerror}") from error

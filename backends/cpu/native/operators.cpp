@@ -1,0 +1,117 @@
+// The operators that an exported program calls outside its delegates.
+#include <executorch/extension/kernel_util/make_boxed_from_unboxed_functor.h>
+#include <executorch/runtime/kernel/kernel_includes.h>
+#include <executorch/runtime/kernel/thread_parallel_interface.h>
+
+#include "program.h"
+
+namespace astrai {
+namespace {
+
+using executorch::aten::ArrayRef;
+using executorch::aten::ScalarType;
+using executorch::aten::SizesType;
+using executorch::aten::Tensor;
+using executorch::runtime::Error;
+using executorch::runtime::KernelRuntimeContext;
+
+bool is_float(const Tensor& tensor) { return tensor.scalar_type() == ScalarType::Float; }
+
+Error resize(Tensor& out, std::vector<SizesType> sizes) {
+  return executorch::runtime::resize_tensor(out, ArrayRef<SizesType>(sizes.data(), sizes.size()));
+}
+
+// kvcache::update_and_attend over packed rows: q [T, H, 1, D], k and v [T, H_kv, 1, D], every
+// token a batch entry of its own. Cells and positions come with the step.
+Tensor& update_and_attend(KernelRuntimeContext& context, const Tensor& q, const Tensor& k,
+                          const Tensor& v, const Tensor& /*position*/, int64_t layer,
+                          double scale, ScalarType /*out_dtype*/, Tensor& out) {
+  ET_KERNEL_CHECK_MSG(context, running != nullptr, InvalidState, out, "no step is running");
+  const KvShape& shape = running->cache.shape();
+  ET_KERNEL_CHECK_MSG(context, is_float(q) && is_float(k) && is_float(v) && is_float(out),
+                      InvalidArgument, out, "attention takes float32 only");
+  ET_KERNEL_CHECK_MSG(context,
+                      layer >= 0 && layer < shape.layers && q.dim() == 4 && k.dim() == 4 &&
+                          k.size(1) == shape.kv_heads && q.size(1) % k.size(1) == 0 &&
+                          q.size(3) == shape.head_width && k.size(3) == shape.head_width &&
+                          k.numel() == v.numel() && q.size(0) == k.size(0),
+                      InvalidArgument, out, "attention shapes are not the cache's");
+  ET_KERNEL_CHECK(
+      context, resize(out, {q.sizes().begin(), q.sizes().end()}) == Error::Ok, InvalidArgument,
+      out);
+  append(running->cache, running->step, int(layer), k.const_data_ptr<float>(),
+         v.const_data_ptr<float>(), k.size(0));
+  attend(running->cache, running->step, int(layer), running->windows[layer], float(scale),
+         q.const_data_ptr<float>(), int(q.size(1)), out.mutable_data_ptr<float>());
+  return out;
+}
+
+// astrai::rotate: half-split rotary embedding of x [T, heads, 1, D] by cos and sin [T, half];
+// component i turns with i + half, those from 2 * half on stay.
+Tensor& rotate(KernelRuntimeContext& context, const Tensor& x, const Tensor& cos,
+               const Tensor& sin, Tensor& out) {
+  ET_KERNEL_CHECK_MSG(context,
+                      is_float(x) && is_float(cos) && is_float(sin) && is_float(out) &&
+                          x.dim() == 4 && cos.numel() == sin.numel() && cos.dim() == 2 &&
+                          cos.size(0) == x.size(0) && 2 * cos.size(1) <= x.size(3),
+                      InvalidArgument, out, "rotation shapes do not fit");
+  ET_KERNEL_CHECK(
+      context, resize(out, {x.sizes().begin(), x.sizes().end()}) == Error::Ok, InvalidArgument,
+      out);
+  const int64_t half_width = cos.size(1), width = x.size(3), heads = x.size(1);
+  const float* all_x = x.const_data_ptr<float>();
+  const float* all_cos = cos.const_data_ptr<float>();
+  const float* all_sin = sin.const_data_ptr<float>();
+  float* all_out = out.mutable_data_ptr<float>();
+  for (int64_t row = 0; row < x.size(0) * heads; row++) {
+    const float* c = all_cos + row / heads * half_width;
+    const float* s = all_sin + row / heads * half_width;
+    const float* from = all_x + row * width;
+    float* to = all_out + row * width;
+    for (int64_t i = 0; i < half_width; i++) {
+      const float first = from[i], second = from[i + half_width];
+      to[i] = first * c[i] - second * s[i];
+      to[i + half_width] = second * c[i] + first * s[i];
+    }
+    std::copy(from + 2 * half_width, from + width, to + 2 * half_width);
+  }
+  return out;
+}
+
+// astrai::embed: rows of an int8 table [vocabulary, width] with one float16 scale for each run
+// of width / scales.size(1) values, as float32 [T, width].
+Tensor& embed(KernelRuntimeContext& context, const Tensor& tokens, const Tensor& table,
+              const Tensor& scales, Tensor& out) {
+  ET_KERNEL_CHECK_MSG(context,
+                      tokens.scalar_type() == ScalarType::Int && tokens.dim() == 1 &&
+                          table.scalar_type() == ScalarType::Char && table.dim() == 2 &&
+                          scales.scalar_type() == ScalarType::Half && scales.dim() == 2 &&
+                          scales.size(0) == table.size(0) && scales.size(1) > 0 &&
+                          table.size(1) % scales.size(1) == 0 && is_float(out),
+                      InvalidArgument, out, "embedding shapes do not fit");
+  const int64_t width = table.size(1), groups = scales.size(1), group = width / groups;
+  ET_KERNEL_CHECK(context,
+                  resize(out, {SizesType(tokens.size(0)), SizesType(width)}) == Error::Ok,
+                  InvalidArgument, out);
+  const int32_t* ids = tokens.const_data_ptr<int32_t>();
+  const int8_t* all_values = table.const_data_ptr<int8_t>();
+  const auto* all_scales = static_cast<const half*>(scales.const_data_ptr());
+  float* to = out.mutable_data_ptr<float>();
+  for (int64_t row = 0; row < tokens.size(0); row++) {
+    const int64_t id = ids[row];
+    ET_KERNEL_CHECK_MSG(context, id >= 0 && id < table.size(0), InvalidArgument, out,
+                        "token id outside the table");
+    for (int64_t i = 0; i < width; i++) {
+      to[row * width + i] =
+          float(all_scales[id * groups + i / group]) * float(all_values[id * width + i]);
+    }
+  }
+  return out;
+}
+
+EXECUTORCH_LIBRARY(kvcache, "update_and_attend.out", update_and_attend);
+EXECUTORCH_LIBRARY(astrai, "rotate.out", rotate);
+EXECUTORCH_LIBRARY(astrai, "embed.out", embed);
+
+}  // namespace
+}  // namespace astrai

@@ -1,0 +1,116 @@
+// The C interface that Python loads with ctypes. Every function returns 0 or more on success and
+// -1 on failure, with the reason in `error`.
+#include <cstdio>
+#include <cstring>
+
+#include <executorch/extension/tensor/tensor.h>
+#include <executorch/runtime/platform/runtime.h>
+
+#include "program.h"
+
+// The wheel's thread pool library exports this class but ships no header for it.
+namespace executorch::extension::threadpool {
+class ThreadPool {
+ public:
+  bool _unsafe_reset_threadpool(uint32_t num_threads);
+  size_t get_thread_count() const;
+};
+ThreadPool* get_threadpool();
+}  // namespace executorch::extension::threadpool
+
+namespace astrai {
+
+thread_local Program* running = nullptr;
+
+namespace {
+
+using executorch::extension::from_blob;
+using executorch::runtime::Error;
+using executorch::runtime::EValue;
+
+constexpr size_t kErrorBytes = 256;
+
+template <typename... Values>
+int fail(char* error, const char* format, Values... values) {
+  std::snprintf(error, kErrorBytes, format, values...);
+  return -1;
+}
+
+struct RunningScope {
+  explicit RunningScope(Program* program) { running = program; }
+  ~RunningScope() { running = nullptr; }
+};
+
+}  // namespace
+}  // namespace astrai
+
+using namespace astrai;
+
+#define ASTRAI_EXPORT extern "C" __attribute__((visibility("default")))
+
+// Sets the size of the process's thread pool; returns what it is.
+ASTRAI_EXPORT int astrai_set_threads(int threads) {
+  auto* pool = executorch::extension::threadpool::get_threadpool();
+  if (pool == nullptr) {
+    return -1;
+  }
+  if (threads > 0 && pool->get_thread_count() != size_t(threads)) {
+    pool->_unsafe_reset_threadpool(uint32_t(threads));
+  }
+  return int(pool->get_thread_count());
+}
+
+// Loads a program's "forward". windows: one a layer, 0 for none.
+ASTRAI_EXPORT Program* astrai_open(const char* path, int layers, int kv_heads, int head_width,
+                                   int kv_type, const int64_t* windows, char* error) {
+  executorch::runtime::runtime_init();
+  const KvShape shape{layers, kv_heads, head_width, KvType(kv_type)};
+  auto program = std::make_unique<Program>(path, shape,
+                                           std::vector<int64_t>(windows, windows + layers));
+  const Error status = program->module.load_forward();
+  if (status != Error::Ok) {
+    fail(error, "ExecuTorch cannot load it: error 0x%x", unsigned(status));
+    return nullptr;
+  }
+  return program.release();
+}
+
+ASTRAI_EXPORT void astrai_close(Program* program) { delete program; }
+
+ASTRAI_EXPORT int64_t astrai_bytes_per_cell(const Program* program) {
+  return int64_t(program->cache.shape().bytes_per_cell());
+}
+
+ASTRAI_EXPORT int astrai_allocate(Program* program, int64_t cells) {
+  return program->cache.allocate(cells) ? 0 : -1;
+}
+
+// Runs one packed step. tokens [n_tokens], positions and cells [n_tokens], rows [n_rows] (at
+// least one). `logits` is set to float32 [n_rows][vocabulary], valid until the next step.
+// Returns the vocabulary's size.
+ASTRAI_EXPORT int64_t astrai_step(Program* program, const int32_t* tokens,
+                                  const int64_t* positions, const int64_t* cells,
+                                  int64_t n_tokens, const int64_t* rows, int64_t n_rows,
+                                  const Sequence* sequences, int64_t n_sequences,
+                                  int64_t page_size, const float** logits, char* error) {
+  program->step = {cells, sequences, n_sequences, page_size};
+  const RunningScope scope(program);
+  using executorch::aten::ScalarType;
+  using executorch::aten::SizesType;
+  const auto input = [](const void* data, int64_t n, ScalarType type) {
+    return from_blob(const_cast<void*>(data), {SizesType(n)}, type);
+  };
+  const auto outputs = program->module.forward(std::vector<EValue>{
+      input(tokens, n_tokens, ScalarType::Int), input(positions, n_tokens, ScalarType::Long),
+      input(rows, n_rows, ScalarType::Long)});
+  if (!outputs.ok()) {
+    return fail(error, "ExecuTorch failed: error 0x%x", unsigned(outputs.error()));
+  }
+  const auto& result = (*outputs)[0].toTensor();
+  if (result.dim() != 2 || result.size(0) != n_rows ||
+      result.scalar_type() != ScalarType::Float) {
+    return fail(error, "the program's output is not one row of logits a wanted row");
+  }
+  *logits = result.const_data_ptr<float>();
+  return result.size(1);
+}

@@ -1,0 +1,85 @@
+"""Weights rounded to int8 so that the error of the outputs, not of the weights, is small.
+
+GPTQ (Frantar et al. 2022, arXiv:2210.17323): columns are rounded one after the
+other, and what a column lost is made up for in those still to come, weighed by
+how their inputs occur together in a calibration text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+INT8_MAX = 127
+COLUMNS_A_BLOCK = 64
+# Added to the diagonal, as a share of its mean, so that rare inputs do not blow up the inverse.
+DAMPING = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Int8Matrix:
+    """values: int8 [out, in] in -127 … 127; scales: float32 [out]; the matrix is their product."""
+
+    values: Tensor
+    scales: Tensor
+
+
+class InputStatistics:
+    """The sum of x^T x over the rows x a linear map was given: float64 [in, in]."""
+
+    def __init__(self) -> None:
+        self.moments: Tensor | None = None
+
+    def add(self, x: Tensor) -> None:
+        """Count in x [n, in]."""
+        moments = (x.T @ x).to(torch.float64)
+        self.moments = moments if self.moments is None else self.moments + moments
+
+
+def channel_scales(weight: Tensor) -> Tensor:
+    """float32 [out]: the step that lets the largest weight of each row reach 127."""
+    return weight.abs().amax(dim=1).clamp_min(torch.finfo(torch.float32).tiny * 256) / INT8_MAX
+
+
+def round_to_int8(weight: Tensor, moments: Tensor | None) -> Int8Matrix:
+    """Round weight float32 [out, in], minding the inputs' second moments [in, in].
+
+    Without moments each weight goes to its nearest step.
+    """
+    scales = channel_scales(weight)
+    if moments is None or not moments.diagonal().any():
+        return Int8Matrix(_nearest(weight, scales[:, None]).to(torch.int8), scales)
+    return Int8Matrix(_gptq(weight, scales[:, None], _inverse_factor(moments)), scales)
+
+
+def _nearest(weight: Tensor, scales: Tensor) -> Tensor:
+    return torch.round(weight / scales).clamp(-INT8_MAX, INT8_MAX)
+
+
+def _inverse_factor(moments: Tensor) -> Tensor:
+    """The upper Cholesky factor of the damped moments' inverse: float32 [in, in]."""
+    damped = moments + torch.eye(len(moments)) * (DAMPING * moments.diagonal().mean())
+    inverse = torch.cholesky_inverse(torch.linalg.cholesky(damped))
+    return torch.linalg.cholesky(inverse, upper=True).to(torch.float32)
+
+
+def _gptq(weight: Tensor, scales: Tensor, factor: Tensor) -> Tensor:
+    """int8 [out, in]; errors spread inside a block of columns at once, past it at its end."""
+    remaining = weight.clone()
+    values = torch.empty(weight.shape, dtype=torch.int8)
+    for begin in range(0, weight.shape[1], COLUMNS_A_BLOCK):
+        end = min(begin + COLUMNS_A_BLOCK, weight.shape[1])
+        block = remaining[:, begin:end].clone()
+        errors = torch.empty_like(block)
+        for column in range(end - begin):
+            here = begin + column
+            current = block[:, column : column + 1]
+            rounded = _nearest(current, scales)
+            values[:, here : here + 1] = rounded.to(torch.int8)
+            error = (current - rounded * scales) / factor[here, here]
+            block[:, column:] -= error * factor[here, here:end]
+            errors[:, column : column + 1] = error
+        remaining[:, end:] -= errors @ factor[begin:end, end:]
+    return values
