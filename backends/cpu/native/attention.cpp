@@ -5,8 +5,13 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include <executorch/runtime/kernel/thread_parallel_interface.h>
+
+#if defined(__AVX512F__) || defined(__F16C__)
+#include <immintrin.h>
+#endif
 
 #include "kv_cache.h"
 
@@ -15,7 +20,6 @@ namespace {
 
 typedef float Vec __attribute__((vector_size(kLanes * sizeof(float)), aligned(4)));
 typedef int32_t IntVec __attribute__((vector_size(kLanes * sizeof(int32_t)), aligned(4)));
-typedef half HalfVec __attribute__((vector_size(kLanes * sizeof(half)), aligned(2)));
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 constexpr int kBlock = 64;         // keys scored together
@@ -33,12 +37,49 @@ Vec load(const float* from) {
 }
 
 Vec load(const half* from) {
+#if defined(__AVX512F__) || defined(__F16C__)
+  // GCC converts a vector of these lane by lane unless told otherwise.
+  float result[kLanes];
+#if defined(__AVX512F__)
+  const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+  _mm512_storeu_ps(result, _mm512_cvtph_ps(halves));
+#else
+  const __m128i* halves = reinterpret_cast<const __m128i*>(from);
+  _mm256_storeu_ps(result, _mm256_cvtph_ps(_mm_loadu_si128(halves)));
+  _mm256_storeu_ps(result + 8, _mm256_cvtph_ps(_mm_loadu_si128(halves + 1)));
+#endif
+  return load(result);
+#else
+  typedef half HalfVec __attribute__((vector_size(kLanes * sizeof(half)), aligned(2)));
   HalfVec result;
   std::memcpy(&result, from, sizeof(result));
   return __builtin_convertvector(result, Vec);
+#endif
 }
 
 void store(float* to, Vec x) { std::memcpy(to, &x, sizeof(x)); }
+
+// Halves a and b by adding lanes kStep apart; runs of kStep lanes of a and b alternate in the
+// result.
+template <int kStep, int... kLane>
+Vec fold(Vec a, Vec b, std::integer_sequence<int, kLane...>) {
+  constexpr auto source = [](int lane) {
+    return lane / (2 * kStep) * 2 * kStep + lane % kStep + lane / kStep % 2 * kLanes;
+  };
+  return __builtin_shufflevector(a, b, source(kLane)...) +
+         __builtin_shufflevector(a, b, (source(kLane) + kStep)...);
+}
+
+// Lane i of sums<1>(x, 0) is the sum of the lanes of x[i].
+template <int kStep>
+Vec sums(const Vec* x, int first) {
+  constexpr auto lanes = std::make_integer_sequence<int, kLanes>{};
+  if constexpr (kStep == kLanes / 2) {
+    return fold<kStep>(x[first], x[first + kStep], lanes);
+  } else {
+    return fold<kStep>(sums<2 * kStep>(x, first), sums<2 * kStep>(x, first + kStep), lanes);
+  }
+}
 
 float sum(Vec x) {
   typedef float Eight __attribute__((vector_size(32)));
@@ -257,12 +298,13 @@ class Attention {
       } else {
         gather<float>(tile, base, keys, vectors, k, v);
       }
-      int r = 0;
-      for (; r + 4 <= n_rows; r += 4) {
-        run_rows<kVectors, 4>(tile, r, base, keys, q, k, v, part);
-      }
-      for (; r < n_rows; r++) {
-        run_rows<kVectors, 1>(tile, r, base, keys, q, k, v, part);
+      for (int r = 0; r < n_rows; r += 4) {
+        switch (n_rows - r) {
+          case 1: run_rows<kVectors, 1>(tile, r, base, keys, q, k, v, part); break;
+          case 2: run_rows<kVectors, 2>(tile, r, base, keys, q, k, v, part); break;
+          case 3: run_rows<kVectors, 3>(tile, r, base, keys, q, k, v, part); break;
+          default: run_rows<kVectors, 4>(tile, r, base, keys, q, k, v, part); break;
+        }
       }
     }
   }
@@ -272,13 +314,21 @@ class Attention {
     const int stride = vectors * kLanes;
     const T* all_keys = static_cast<const T*>(cache_.keys(layer_, tile.kv_head));
     const T* all_values = static_cast<const T*>(cache_.values(layer_, tile.kv_head));
-    for (int j = 0; j < keys; j++) {
-      const int64_t from = step_.cell(*tile.sequence, base + j) * stride;
-      for (int i = 0; i < stride; i += kLanes) {
-        store(k + j * stride + i, load(all_keys + from + i));
-        store(v + j * stride + i, load(all_values + from + i));
+    for (int j = 0; j < keys;) {
+      // Cells of one page follow each other.
+      const int64_t in_page = step_.page_size - (base + j) % step_.page_size;
+      const int end = int(std::min<int64_t>(keys, j + in_page));
+      int64_t from = step_.cell(*tile.sequence, base + j) * stride;
+      for (; j < end; j++, from += stride) {
+        for (int i = 0; i < stride; i += kLanes) {
+          store(k + j * stride + i, load(all_keys + from + i));
+          store(v + j * stride + i, load(all_values + from + i));
+        }
       }
     }
+    // Keys are scored kLanes at a time; those past the last are masked, but must be numbers.
+    const int padded = (keys + kLanes - 1) / kLanes * kLanes;
+    std::fill(k + keys * stride, k + padded * stride, 0.0f);
   }
 
   template <int kVectors, int kRows>
@@ -288,13 +338,17 @@ class Attention {
     const int vectors = kVectors ? kVectors : vectors_;
     const int stride = vectors * kLanes;
     alignas(64) float weights[kRows][kBlock];
-    for (int j = 0; j < keys; j++) {
+    for (int j = 0; j < keys; j += kLanes) {
       for (int r = 0; r < kRows; r++) {
-        Vec dot{};
-        for (int i = 0; i < vectors; i++) {
-          dot += load(&q[first + r][i * kLanes]) * load(k + j * stride + i * kLanes);
+        Vec products[kLanes];
+        for (int lane = 0; lane < kLanes; lane++) {
+          const float* key = k + (j + lane) * stride;
+          products[lane] = load(&q[first + r][0]) * load(key);
+          for (int i = 1; i < vectors; i++) {
+            products[lane] += load(&q[first + r][i * kLanes]) * load(key + i * kLanes);
+          }
         }
-        weights[r][j] = sum(dot);
+        store(&weights[r][j], sums<1>(products, 0));
       }
     }
     for (int r = 0; r < kRows; r++) {
@@ -324,12 +378,10 @@ class Attention {
   // Turns one row's scores of a block into weights relative to its new highest score.
   static void to_weights(Range seen, int64_t base, int keys, float* scores, int row, int vectors,
                          Partial& part) {
-    for (int j = 0; j < kBlock; j++) {
-      const int64_t p = base + j;
-      if (j >= keys || p < seen.begin || p >= seen.end) {
-        scores[j] = kMinusInfinity;
-      }
-    }
+    const int64_t begin = std::clamp<int64_t>(seen.begin - base, 0, keys);
+    const int64_t end = std::clamp<int64_t>(seen.end - base, begin, keys);
+    std::fill(scores, scores + begin, kMinusInfinity);
+    std::fill(scores + end, scores + kBlock, kMinusInfinity);
     Vec highest = load(scores);
     for (int j = kLanes; j < kBlock; j += kLanes) {
       const Vec next = load(scores + j);
