@@ -79,9 +79,6 @@ class _StepBound(Group):
 class ExportConfig(_StepBound):
     """How a model file becomes an artifact."""
 
-    profile: Literal["fast", "balanced", "exact"] = Field(
-        "balanced", description="Trade between speed and fidelity of the exported weights."
-    )
 
 
 class LimitsConfig(_StepBound):

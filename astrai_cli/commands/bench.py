@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from astrai_cli.benchmark.speed import Measurement
 
 
-@with_settings("bench", "model", "profile", "limits")
+@with_settings("bench", "model", "limits")
 def bench(model: ModelArgument, *, as_json: JsonFlag = False, settings: Settings) -> None:
     """Time prefill and decode; with --quality also compare with the float32 of the same file."""
     from astrai_cli.benchmark.runs import find_reference, run_quality, run_speed

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 DEFAULT_MODEL = "smollm2-135m"
 
 
-@with_settings("chat", "sampling", "model", "profile", "limits")
+@with_settings("chat", "sampling", "model", "limits")
 def chat(
     model: Annotated[
         str | None,

@@ -7,7 +7,7 @@ from astrai_cli.commands.prepare import ModelArgument, prepare
 from astrai_cli.settings import Settings
 
 
-@with_settings("model", "profile", "limits", "serve")
+@with_settings("model", "limits", "serve")
 def serve(model: ModelArgument, *, settings: Settings) -> None:
     """Serve a model through the OpenAI protocol until Ctrl-C or SIGTERM."""
     from astrai_cli.serving.server import run_server

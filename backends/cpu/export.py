@@ -19,7 +19,7 @@ from astrai_cli.models.tokenizer import build_tokenizer
 from astrai_cli.models.weights import Weights
 from backends.base import Progress
 from backends.cpu.calibration import Calibration, calibration_tokens
-from backends.cpu.lowering import SegmentLowering, write_program
+from backends.cpu.lowering import Program, SegmentLowering, write_program
 from backends.cpu.quantized import QuantizedHead, quantize_block, round_embedding
 from backends.cpu.rotation import ResidualRotation, rotate_block
 from backends.cpu.rounding import InputStatistics, Int8Matrix, round_to_int8
@@ -96,9 +96,9 @@ class Exporter:
         assert previous is not None
         self._progress("rounding the head", 0.85)
         segments.append(lowering.lower(_Last(previous, self._head()), inputs))
-        embedding = self._embedding()
         self._progress("writing the program", 0.9)
-        write_program(path, self._spec, embedding, self._frequencies, segments, self._max_rows)
+        program = Program(self._spec, self._embedding(), self._frequencies, segments)
+        write_program(path, program, self._max_rows)
 
     def _blocks(self) -> Iterator[Block]:
         for layer in range(self._spec.n_layers):
@@ -149,8 +149,9 @@ class Exporter:
 
 
 def _round_all(block: Block, statistics: dict[str, InputStatistics]) -> dict[str, Int8Matrix]:
+    weights = block.state_dict()
     return {
-        name: round_to_int8(block.get_submodule(name).weight, inputs.moments)
+        name: round_to_int8(weights[f"{name}.weight"], inputs.moments)
         for name, inputs in statistics.items()
     }
 

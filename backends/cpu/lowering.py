@@ -10,6 +10,7 @@ SHA-256 of their bytes, are exchanged for their own.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +21,6 @@ import torch
 from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
 from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge
 from executorch.exir._serialize._named_data_store import NamedDataStore
-from executorch.exir.backend.backend_api import to_backend
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch import Tensor, nn
 
@@ -91,8 +91,11 @@ class SegmentLowering:
             segment, example, dynamic_shapes=({0: rows},) * len(example), strict=False
         )
         edge = to_edge(exported, compile_config=_EDGE).exported_program()
-        lowered: LoweredBackendModule = to_backend(XnnpackBackend.__name__, edge, [])
-        return lowered
+        # The whole segment is given to the delegate; what it cannot run, it refuses.
+        result = XnnpackBackend.preprocess(copy.deepcopy(edge), [])
+        return LoweredBackendModule(
+            edge, XnnpackBackend.__name__, result.processed_bytes, [], result.data_store_output
+        )
 
 
 def _exchange(
@@ -110,14 +113,14 @@ def _exchange(
     store = NamedDataStore()
     blob = lowered.processed_bytes
     stored = lowered.named_data_store_output
+    assert stored is not None
     for key, entry in stored.pte_data.items():
-        becomes = renamed.get(key)
-        if becomes is None:
+        if key in renamed:
+            blob = blob.replace(key.encode(), _placeholder(key))
+            store.add_named_data(renamed[key], new.data[renamed[key]], entry.alignment)
+        else:
             # Made by lowering itself, the same for every segment of the kind.
             store.add_named_data(key, stored.buffers[entry.buffer_index], entry.alignment)
-            continue
-        blob = blob.replace(key.encode(), _placeholder(key))
-        store.add_named_data(becomes, new.data[becomes], entry.alignment)
     for was, becomes in renamed.items():
         blob = blob.replace(_placeholder(was), becomes.encode())
     return LoweredBackendModule(
@@ -134,11 +137,12 @@ def _placeholder(key: str) -> bytes:
     return key.encode().translate(bytes.maketrans(b"0123456789abcdef", b"GHIJKLMNOPQRSTUV"))
 
 
-class _Program(nn.Module):
+class Program(nn.Module):
     """forward(tokens int32 [T], positions int64 [T], rows int64 [R]) -> logits float32 [R, vocab].
 
-    Keys and values lie behind the neutral operator; after the last attention only
-    the wanted rows go on.
+    The segments with the operators of `backends.cpu.operators` between them. Keys and
+    values lie behind the neutral operator; after the last attention only the wanted
+    rows go on.
     """
 
     table: Tensor
@@ -182,16 +186,8 @@ class _Program(nn.Module):
         return logits
 
 
-def write_program(
-    path: Path,
-    spec: ModelSpec,
-    embedding: tuple[Tensor, Tensor],
-    frequencies: Tensor,
-    segments: Sequence[LoweredBackendModule],
-    max_rows: int,
-) -> None:
-    """Write the `.pte` of lowered segments around the operators of `backends.cpu.operators`."""
-    program = _Program(spec, embedding, frequencies, segments)
+def write_program(path: Path, program: Program, max_rows: int) -> None:
+    """Write the `.pte` of a program whose segments are lowered. Raises ExecutionError."""
     tokens = torch.export.Dim("tokens", min=1, max=max_rows)
     rows = torch.export.Dim("rows", min=1, max=max_rows)
     example = (

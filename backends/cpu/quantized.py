@@ -64,7 +64,7 @@ class RowNorm(nn.Module):
         super().__init__()
         (width,) = norm.normalized_shape
         self.register_buffer("mean", torch.full((1, width), 1 / width))
-        self.register_buffer("eps", torch.full((1,), norm.eps))
+        self.register_buffer("eps", torch.full((1,), norm.eps or 0.0))
         weight = norm.weight.detach()
         self.register_buffer("weight", None if (weight == 1).all() else weight.clone())
 
@@ -76,21 +76,27 @@ class RowNorm(nn.Module):
 def quantize_block(block: Block, matrices: Mapping[str, Int8Matrix]) -> Block:
     """Put the int8 `matrices`, by module name, in the place of a block's linear maps."""
     for name, matrix in matrices.items():
-        bias = block.get_submodule(name).bias
+        linear = block.get_submodule(name)
+        assert isinstance(linear, nn.Linear)
+        bias = linear.bias
         quantized = Int8Linear(matrix, None if bias is None else bias.detach().clone())
         block.set_submodule(name, quantized)
     # Queries, keys and values share one rounding of the norm's output, as gate and up do.
-    block.attn_norm = nn.Sequential(RowNorm(block.attn_norm), RoundRows())
-    block.ffn_norm = nn.Sequential(RowNorm(block.ffn_norm), RoundRows())
-    block.attn_output = nn.Sequential(RoundRows(), block.attn_output)
-    if isinstance(block.ffn_down, HadamardInput):
-        block.ffn_down.linear = nn.Sequential(RoundRows(), block.ffn_down.linear)
-    else:
-        block.ffn_down = nn.Sequential(RoundRows(), block.ffn_down)
+    for name in ("attn_norm", "ffn_norm"):
+        block.set_submodule(name, nn.Sequential(_row_norm(block, name), RoundRows()))
+    down = "ffn_down.linear" if isinstance(block.ffn_down, HadamardInput) else "ffn_down"
+    for name in ("attn_output", down):
+        block.set_submodule(name, nn.Sequential(RoundRows(), block.get_submodule(name)))
     if block.qk_norm:
-        block.attn_q_norm = RowNorm(block.attn_q_norm)
-        block.attn_k_norm = RowNorm(block.attn_k_norm)
+        for name in ("attn_q_norm", "attn_k_norm"):
+            block.set_submodule(name, _row_norm(block, name))
     return block
+
+
+def _row_norm(block: Block, name: str) -> RowNorm:
+    norm = block.get_submodule(name)
+    assert isinstance(norm, nn.RMSNorm)
+    return RowNorm(norm)
 
 
 class QuantizedHead(nn.Module):
@@ -110,7 +116,7 @@ EMBEDDING_GROUP = 32
 
 
 def round_embedding(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """int8 values [n, width] and float16 scales [n, groups] of embedding rows float32 [n, width]."""
+    """Embedding rows float32 [n, width] as int8 [n, width] with float16 scales [n, groups]."""
     n, width = rows.shape
     group = EMBEDDING_GROUP if width % EMBEDDING_GROUP == 0 else width
     grouped = rows.view(n, -1, group)

@@ -37,7 +37,8 @@ def hadamard(x: Tensor, block: int) -> Tensor:
         pairs = x.reshape(-1, 2, half)
         x = torch.stack((pairs[:, 0] + pairs[:, 1], pairs[:, 0] - pairs[:, 1]), dim=1)
         half *= 2
-    return x.reshape(shape) / block**0.5
+    orthonormal: Tensor = x.reshape(shape) / block**0.5
+    return orthonormal
 
 
 class ResidualRotation:
@@ -108,4 +109,4 @@ def rotate_block(block: Block, residual: ResidualRotation) -> None:
     inner = min(MAX_RUNTIME_BLOCK, largest_power_of_two(block.ffn_down.in_features))
     if inner >= MIN_RUNTIME_BLOCK:
         block.ffn_down.weight.data = hadamard(block.ffn_down.weight, inner)
-        block.ffn_down = HadamardInput(block.ffn_down, inner)
+        block.set_submodule("ffn_down", HadamardInput(block.ffn_down, inner))

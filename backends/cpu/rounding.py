@@ -40,16 +40,18 @@ class InputStatistics:
 
 def channel_scales(weight: Tensor) -> Tensor:
     """float32 [out]: the step that lets the largest weight of each row reach 127."""
-    return weight.abs().amax(dim=1).clamp_min(torch.finfo(torch.float32).tiny * 256) / INT8_MAX
+    smallest = torch.finfo(torch.float32).tiny * INT8_MAX
+    scales: Tensor = weight.abs().amax(dim=1).clamp_min(smallest) / INT8_MAX
+    return scales
 
 
 def round_to_int8(weight: Tensor, moments: Tensor | None) -> Int8Matrix:
     """Round weight float32 [out, in], minding the inputs' second moments [in, in].
 
-    Without moments each weight goes to its nearest step.
+    Without moments that say anything each weight goes to its nearest step.
     """
     scales = channel_scales(weight)
-    if moments is None or not moments.diagonal().any():
+    if moments is None or not moments.any() or not moments.isfinite().all():
         return Int8Matrix(_nearest(weight, scales[:, None]).to(torch.int8), scales)
     return Int8Matrix(_gptq(weight, scales[:, None], _inverse_factor(moments)), scales)
 
@@ -62,7 +64,8 @@ def _inverse_factor(moments: Tensor) -> Tensor:
     """The upper Cholesky factor of the damped moments' inverse: float32 [in, in]."""
     damped = moments + torch.eye(len(moments)) * (DAMPING * moments.diagonal().mean())
     inverse = torch.cholesky_inverse(torch.linalg.cholesky(damped))
-    return torch.linalg.cholesky(inverse, upper=True).to(torch.float32)
+    factor: Tensor = torch.linalg.cholesky(inverse, upper=True).to(torch.float32)
+    return factor
 
 
 def _gptq(weight: Tensor, scales: Tensor, factor: Tensor) -> Tensor:

@@ -119,7 +119,7 @@ def test_a_bad_model_is_one_line_that_names_it(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["config", "--profile", "best"], "--profile: 'best' is not one of fast, balanced, exact"),
+        (["config", "--kv-dtype", "best"], "--kv-dtype: 'best' is not one of float16, float32"),
         (
             ["serve", "m", "--port", "70000"],
             "--port: '70000' is not a whole number from 0 to 65535",
@@ -289,7 +289,7 @@ def test_bench_measures_speed_and_quality(parrot: Path, tmp_path: Path) -> None:
     [
         ("astrai ser", "serve"),
         ("astrai serve --kv-d", "--kv-dtype"),
-        ("astrai bench --profile ba", "balanced"),
+        ("astrai bench --kv-dtype float1", "float16"),
     ],
 )
 def test_shells_can_complete(words: str, expected: str, tmp_path: Path) -> None:

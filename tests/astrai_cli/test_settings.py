@@ -73,7 +73,7 @@ def test_the_file_of_the_current_folder_is_read(
         ("port = 1\n[serve]\nport = 2", "'port' is given twice"),
         ("port = true", "port: 'true' is not a whole number from 0 to 65535"),
         ("port = [1]", "port: '1' is not a whole number"),
-        ('profile = "best"', "profile: 'best' is not one of fast, balanced, exact"),
+        ('kv_dtype = "best"', "kv_dtype: 'best' is not one of float16, float32"),
         ("port =", "Invalid value"),
     ],
 )

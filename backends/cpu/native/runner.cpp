@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include <executorch/extension/tensor/tensor.h>
+#include <executorch/runtime/platform/platform.h>
 #include <executorch/runtime/platform/runtime.h>
 
 #include "program.h"
@@ -35,6 +36,17 @@ int fail(char* error, const char* format, Values... values) {
   std::snprintf(error, kErrorBytes, format, values...);
   return -1;
 }
+
+// ExecuTorch reports what it finds about the processor at start; only its errors are news.
+void log_errors(et_timestamp_t, et_pal_log_level_t level, const char*, const char*, size_t,
+                const char* message, size_t length) {
+  if (level == et_pal_log_level_t::kError || level == et_pal_log_level_t::kFatal) {
+    std::fprintf(stderr, "executorch: %.*s\n", int(length), message);
+  }
+}
+
+const bool logging_is_quiet = executorch::runtime::register_pal(
+    executorch::runtime::PalImpl::create(log_errors, __FILE__));
 
 struct RunningScope {
   explicit RunningScope(Program* program) { running = program; }
