@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +36,10 @@ class CpuBackend:
     ) -> dict[str, Any]:
         """Write `model.pte`. Raises ModelFileError, ExecutionError."""
         # PyTorch and the lowering tools take seconds to import, and running needs neither.
-        from backends.cpu.export import export_program
+        with _quiet_tools():
+            from backends.cpu.export import export_program
 
-        return export_program(source, target, options, progress)
+            return export_program(source, target, options, progress)
 
     def open(self, source: Path, options: Any) -> Executor:
         """Open an artifact folder, after building the library where that was not done.
@@ -44,7 +49,19 @@ class CpuBackend:
         from astrai_cli.artifact import Artifact
         from backends.cpu.executor import CpuExecutor
 
-        return CpuExecutor(build_library(lambda _what, _done: None), Artifact.open(source), options)
+        # ExecuTorch trusts a program's bytes: altered ones could end the process.
+        artifact = Artifact.open(source, verify=True)
+        return CpuExecutor(build_library(lambda _what, _done: None), artifact, options)
+
+
+@contextmanager
+def _quiet_tools() -> Iterator[None]:
+    """Hides what the lowering tools say of deprecations and GPU libraries of their own."""
+    for name in ("torch.utils._pytree", "torchao"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        yield
 
 
 backend: Backend = CpuBackend()

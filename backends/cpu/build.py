@@ -40,31 +40,38 @@ def executorch_version() -> str:
 def build_library(progress: Progress) -> Path:
     """Compile the library unless it is there already. Raises BackendUnavailableError."""
     library = library_path()
-    library.parent.parent.mkdir(parents=True, exist_ok=True)
     lock = library.parent.with_name(f"{library.parent.name}.lock")
-    with file_lock(lock, lambda: progress("waiting for another build", 0.0)):
-        if library.is_file():
-            return library
-        compiler = find_compiler()
-        with partial_folder(library.parent) as work:
-            progress("configuring", 0.1)
-            _run([_tool("cmake"), "-S", str(SOURCES), "-B", str(work / "build"), "-G", "Ninja",
-                  f"-DCMAKE_MAKE_PROGRAM={_tool('ninja')}",
-                  f"-DCMAKE_CXX_COMPILER={compiler}",
-                  f"-DCMAKE_PREFIX_PATH={_executorch_folder() / 'share' / 'cmake'}"])  # fmt: skip
-            progress("compiling", 0.3)
-            _run([_tool("cmake"), "--build", str(work / "build")])
-            done = work / "done"
-            done.mkdir()
-            shutil.copy2(work / "build" / LIBRARY_NAME, done)
-            done.rename(library.parent)
-    progress("compiled", 1.0)
+    try:
+        with file_lock(lock, lambda: progress("waiting for another build", 0.0)):
+            if not library.is_file():
+                _compile(library, progress)
+    except OSError as error:
+        raise BackendUnavailableError(
+            f"{library.parent} cannot be written: {error.strerror or error}"
+        ) from error
     return library
+
+
+def _compile(library: Path, progress: Progress) -> None:
+    compiler = find_compiler()
+    with partial_folder(library.parent) as work:
+        progress("configuring", 0.1)
+        _run([_tool("cmake"), "-S", str(SOURCES), "-B", str(work / "build"), "-G", "Ninja",
+              f"-DCMAKE_MAKE_PROGRAM={_tool('ninja')}",
+              f"-DCMAKE_CXX_COMPILER={compiler}",
+              f"-DCMAKE_PREFIX_PATH={_executorch_folder() / 'share' / 'cmake'}"])  # fmt: skip
+        progress("compiling", 0.3)
+        _run([_tool("cmake"), "--build", str(work / "build")])
+        done = work / "done"
+        done.mkdir()
+        shutil.copy2(work / "build" / LIBRARY_NAME, done)
+        done.rename(library.parent)
+    progress("compiled", 1.0)
 
 
 def _cache_dir() -> Path:
     configured = os.environ.get("ASTRAI_CACHE_DIR")
-    return (Path(configured) if configured else default_cache_dir()) / "native"
+    return (Path(configured).expanduser() if configured else default_cache_dir()) / "native"
 
 
 def _build_key() -> str:

@@ -21,7 +21,10 @@ from backends.packing import pack
 MAX_HEAD_WIDTH = 256
 _KV_TYPES = {"float16": 0, "float32": 1}
 
-# ExecuTorch's thread pool belongs to the process: executors take turns.
+_MOST_CELLS = 2**63 - 1
+
+# ExecuTorch's thread pool belongs to the process: executors take turns. Its size is that
+# of the first one opened while others are.
 _running = Lock()
 
 
@@ -37,20 +40,20 @@ class CpuExecutor:
                 f"the cpu backend runs up to {MAX_HEAD_WIDTH}"
             )
         self._native = native.load(library)
-        with _running:
-            threads = self._native.astrai_set_threads(limits.threads or _available_cores())
         error = ctypes.create_string_buffer(native.ERROR_BYTES)
         windows = (c_int64 * spec.n_layers)(*(window or 0 for window in spec.windows))
         program = artifact.path / str(artifact.manifest.details.get("program"))
-        self._program: int | None = self._native.astrai_open(
-            os.fsencode(program),
-            spec.n_layers,
-            spec.n_kv_heads,
-            spec.head_width,
-            _KV_TYPES[limits.kv_dtype],
-            windows,
-            error,
-        )
+        with _running:
+            threads = self._native.astrai_set_threads(limits.threads or _available_cores())
+            self._program: int | None = self._native.astrai_open(
+                os.fsencode(program),
+                spec.n_layers,
+                spec.n_kv_heads,
+                spec.head_width,
+                _KV_TYPES[limits.kv_dtype],
+                windows,
+                error,
+            )
         if self._program is None:
             raise ArtifactError(f"{program}: {error.value.decode()}")
         self._cells = 0
@@ -71,7 +74,8 @@ class CpuExecutor:
         if cells < 1:
             raise InvalidInputError(f"cannot allocate {cells} cells; it must be 1 or more")
         self._cells = 0
-        if self._native.astrai_allocate(self._open_program(), cells) != 0:
+        program = self._open_program()
+        if cells > _MOST_CELLS or self._native.astrai_allocate(program, cells) != 0:
             raise InvalidInputError(
                 f"no memory for {cells} cells of {self._info.bytes_per_cell} bytes each"
             )
@@ -114,7 +118,8 @@ class CpuExecutor:
 
     def close(self) -> None:
         if self._program is not None:
-            self._native.astrai_close(self._program)
+            with _running:
+                self._native.astrai_close(self._program)
             self._program = None
 
     def _open_program(self) -> int:

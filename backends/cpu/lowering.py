@@ -38,6 +38,11 @@ _EDGE = EdgeCompileConfig(
 _EXAMPLE_ROWS = 5
 
 
+def _row_count(name: str, most: int) -> torch.export.Dim:
+    """A dimension of 1 … most rows; the example's are always possible."""
+    return torch.export.Dim(name, min=1, max=max(most, _EXAMPLE_ROWS))
+
+
 @dataclass(frozen=True, slots=True)
 class _Constants:
     """The constants of a segment: which kinds and shapes there are, and their bytes by key."""
@@ -85,7 +90,7 @@ class SegmentLowering:
         return lowered
 
     def _lower(self, segment: nn.Module, widths: Sequence[int]) -> LoweredBackendModule:
-        rows = torch.export.Dim("rows", min=1, max=self._max_rows)
+        rows = _row_count("rows", self._max_rows)
         example = tuple(torch.zeros(_EXAMPLE_ROWS, width) for width in widths)
         exported = torch.export.export(
             segment, example, dynamic_shapes=({0: rows},) * len(example), strict=False
@@ -188,8 +193,7 @@ class Program(nn.Module):
 
 def write_program(path: Path, program: Program, max_rows: int) -> None:
     """Write the `.pte` of a program whose segments are lowered. Raises ExecutionError."""
-    tokens = torch.export.Dim("tokens", min=1, max=max_rows)
-    rows = torch.export.Dim("rows", min=1, max=max_rows)
+    tokens, rows = _row_count("tokens", max_rows), _row_count("rows", max_rows)
     example = (
         torch.zeros(_EXAMPLE_ROWS, dtype=torch.int32),
         torch.zeros(_EXAMPLE_ROWS, dtype=torch.int64),

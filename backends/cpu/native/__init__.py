@@ -32,7 +32,9 @@ def load(path: Path) -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:
-        raise BackendUnavailableError(f"{path.name} cannot be loaded: {error}") from error
+        raise BackendUnavailableError(
+            f"{path} cannot be loaded ({error}); delete it and run: astrai build --backend cpu"
+        ) from error
     declare = {
         "astrai_set_threads": (c_int, [c_int]),
         "astrai_open": (

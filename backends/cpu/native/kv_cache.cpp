@@ -11,7 +11,10 @@ void Unmap::operator()(uint8_t* bytes) const { munmap(bytes, size); }
 bool KvCache::allocate(int64_t cells) {
   bytes_.reset();
   cells_ = 0;
-  const size_t size = size_t(cells) * shape_.bytes_per_cell();
+  size_t size;
+  if (__builtin_mul_overflow(size_t(cells), shape_.bytes_per_cell(), &size)) {
+    return false;
+  }
   // Pages come zeroed, and only as cells are first used.
   void* bytes = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (bytes == MAP_FAILED) {

@@ -1,5 +1,6 @@
 // The C interface that Python loads with ctypes. Every function returns 0 or more on success and
 // -1 on failure, with the reason in `error`.
+#include <atomic>
 #include <cstdio>
 #include <cstring>
 
@@ -48,6 +49,9 @@ void log_errors(et_timestamp_t, et_pal_log_level_t level, const char*, const cha
 const bool logging_is_quiet = executorch::runtime::register_pal(
     executorch::runtime::PalImpl::create(log_errors, __FILE__));
 
+// XNNPACK keeps a pointer to the thread pool that a program was loaded with.
+std::atomic<int> open_programs{0};
+
 struct RunningScope {
   explicit RunningScope(Program* program) { running = program; }
   ~RunningScope() { running = nullptr; }
@@ -60,13 +64,13 @@ using namespace astrai;
 
 #define ASTRAI_EXPORT extern "C" __attribute__((visibility("default")))
 
-// Sets the size of the process's thread pool; returns what it is.
+// Sets the size of the process's thread pool, unless a program is open; returns what it is.
 ASTRAI_EXPORT int astrai_set_threads(int threads) {
   auto* pool = executorch::extension::threadpool::get_threadpool();
   if (pool == nullptr) {
     return -1;
   }
-  if (threads > 0 && pool->get_thread_count() != size_t(threads)) {
+  if (open_programs == 0 && pool->get_thread_count() != size_t(threads)) {
     pool->_unsafe_reset_threadpool(uint32_t(threads));
   }
   return int(pool->get_thread_count());
@@ -84,10 +88,14 @@ ASTRAI_EXPORT Program* astrai_open(const char* path, int layers, int kv_heads, i
     fail(error, "ExecuTorch cannot load it: error 0x%x", unsigned(status));
     return nullptr;
   }
+  open_programs++;
   return program.release();
 }
 
-ASTRAI_EXPORT void astrai_close(Program* program) { delete program; }
+ASTRAI_EXPORT void astrai_close(Program* program) {
+  delete program;
+  open_programs--;
+}
 
 ASTRAI_EXPORT int64_t astrai_bytes_per_cell(const Program* program) {
   return int64_t(program->cache.shape().bytes_per_cell());
