@@ -24,11 +24,12 @@ $(VENV)/.ready: pyproject.toml
 	test -n "$$python" || { echo "make: no Python >= 3.11 with venv found: install one" \
 		"(Debian: apt-get install python3-venv), or set PYTHON" >&2; exit 1; }; \
 	test -x $(BIN)/python || "$$python" -m venv $(VENV)
-	@echo "Installing PyTorch and everything else into $(VENV): minutes, once"
+	@echo "Installing PyTorch into $(VENV) (minutes, once)"
 	@$(BIN)/pip install --quiet $(TORCH)+cpu 2>/dev/null \
 		|| { test "$$(uname)" = Linux \
 			&& $(BIN)/pip install --quiet $(TORCH)+cpu --index-url $(TORCH_CPU_INDEX); } \
 		|| $(BIN)/pip install --quiet $(TORCH)
+	@echo "Installing astrai and the packages it needs"
 	@$(BIN)/pip install --quiet -e '.[cpu,dev]'
 	@touch $@
 

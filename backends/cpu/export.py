@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ class _First(nn.Module):
         super().__init__()
         self.block = block
 
-    def forward(self, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, h: Tensor) -> tuple[Tensor, ...]:
         return self.block.project(h)
 
 
@@ -47,9 +48,10 @@ class _Middle(nn.Module):
         self.block = block
         self.following = following
 
-    def forward(self, attended: Tensor, h: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        h = self.block.merge(h, attended)
-        return *self.following.project(h), h
+    def forward(self, attended: Tensor, h: Tensor, *gate: Tensor) -> tuple[Tensor, ...]:
+        h = self.block.merge(h, attended, *gate)
+        q, k, v, *next_gate = self.following.project(h)
+        return q, k, v, h, *next_gate
 
 
 class _Last(nn.Module):
@@ -60,8 +62,8 @@ class _Last(nn.Module):
         self.block = block
         self.head = head
 
-    def forward(self, attended: Tensor, h: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.block.merge(h, attended))
+    def forward(self, attended: Tensor, h: Tensor, *gate: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.block.merge(h, attended, *gate))
         return logits
 
 
@@ -160,6 +162,11 @@ def export_program(
     source: Path, target: Path, options: ExportConfig, progress: Progress
 ) -> dict[str, Any]:
     """Write `model.pte` into the folder `target`; what the manifest notes about it."""
-    with ModelFile.open(source) as model_file, torch.inference_mode():
+    with (
+        ModelFile.open(source) as model_file,
+        torch.inference_mode(),
+        warnings.catch_warnings(action="ignore", category=FutureWarning),
+    ):
+        # The warnings are PyTorch's about its own use of what it has deprecated.
         Exporter(model_file, options, progress).write(target / PROGRAM_NAME)
     return {"program": PROGRAM_NAME, "methods": ["forward"]}
