@@ -45,21 +45,32 @@ class ReferenceDecoder:
     def _forward(self, tokens: NDArray[np.int64]) -> Array:
         spec, w = self.spec, self._weights
         h = w["token_embd.weight"][tokens]
+        if spec.embedding_norm:
+            h = self._norm(h, 1.0)
         for layer, window in enumerate(spec.windows):
             prefix = f"blk.{layer}."
             x = self._norm(h, w[prefix + "attn_norm.weight"])
-            h = h + self._attention(x, prefix, window) @ w[prefix + "attn_output.weight"].T
+            attended = self._attention(x, prefix, window)
+            if spec.gated_attention:
+                attended = attended / (1 + np.exp(-(x @ w[prefix + "attn_gate.weight"].T)))
+            attended = attended @ w[prefix + "attn_output.weight"].T
+            h = h + self._post_norm(attended, prefix + "post_attention_norm.weight")
             x = self._norm(h, w[prefix + "ffn_norm.weight"])
             gate = x @ w[prefix + "ffn_gate.weight"].T
             up = x @ w[prefix + "ffn_up.weight"].T
-            h = h + (gate / (1 + np.exp(-gate)) * up) @ w[prefix + "ffn_down.weight"].T
+            down = (gate / (1 + np.exp(-gate)) * up) @ w[prefix + "ffn_down.weight"].T
+            h = h + self._post_norm(down, prefix + "post_ffw_norm.weight")
         head = w["token_embd.weight" if spec.tied_head else "output.weight"]
-        return self._norm(h, w["output_norm.weight"]) @ head.T
+        logits = self._norm(h, w["output_norm.weight"]) @ head.T * spec.logit_scale
+        cap = spec.logit_cap
+        return logits if cap is None else cap * np.tanh(logits / cap)
 
     def _attention(self, x: Array, prefix: str, window: int | None) -> Array:
         spec = self.spec
-        q = self._rotate(self._heads(x, prefix + "attn_q", norm=spec.qk_norm))
-        k = self._rotate(self._heads(x, prefix + "attn_k", norm=spec.qk_norm))
+        q = self._heads(x, prefix + "attn_q", norm=spec.qk_norm)
+        k = self._heads(x, prefix + "attn_k", norm=spec.qk_norm)
+        if window is not None or not spec.windows_rotate_alone:
+            q, k = self._rotate(q), self._rotate(k)
         v = self._heads(x, prefix + "attn_v", norm=False)
         distance = np.subtract.outer(np.arange(len(x)), np.arange(len(x)))
         hidden = (distance < 0) | (distance >= (window or len(x)))
@@ -81,8 +92,13 @@ class ReferenceDecoder:
         y = y.reshape(len(x), -1, self.spec.head_width)
         return self._norm(y, w[name + "_norm.weight"]) if norm else y
 
-    def _norm(self, x: Array, weight: Array) -> Array:
-        return x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + self.spec.norm_eps) * weight
+    def _norm(self, x: Array, weight: Array | float, eps: float | None = None) -> Array:
+        eps = self.spec.norm_eps if eps is None else eps
+        return x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + eps) * weight
+
+    def _post_norm(self, x: Array, name: str) -> Array:
+        eps = self.spec.post_norm_eps
+        return x if eps is None else self._norm(x, self._weights[name], eps)
 
     def _rotate(self, x: Array) -> Array:
         """Turn components i and i + dimension / 2 together, as one complex number."""

@@ -58,6 +58,9 @@ class TinyModel:
     llama3_rope: bool = False
     sliding_window: int | None = None
     sliding_window_pattern: tuple[bool, ...] | None = None
+    logit_scale: float | None = None
+    logit_cap: float | None = None
+    gate: str = "attn_gate"
     pre: str = "smollm"
     add_bos: bool = False
     chat_template: str | None = CHAT_TEMPLATE
@@ -67,10 +70,16 @@ class TinyModel:
     def has_bias(self) -> bool:
         return self.architecture == "qwen2" if self.qkv_bias is None else self.qkv_bias
 
+    @property
+    def is_muse(self) -> bool:
+        return self.architecture == "muse-glimmer"
+
     def vectors(self) -> dict[str, int]:
         """Names and lengths of one layer's norms and biases."""
         named = {"attn_norm.weight": self.width, "ffn_norm.weight": self.width}
-        if self.architecture == "qwen3":
+        if self.is_muse:
+            named |= {"post_attention_norm.weight": self.width, "post_ffw_norm.weight": self.width}
+        if self.architecture == "qwen3" or self.is_muse:
             named |= {"attn_q_norm.weight": self.head_width, "attn_k_norm.weight": self.head_width}
         if self.has_bias:
             kv = self.n_kv_heads * self.head_width
@@ -81,7 +90,8 @@ class TinyModel:
     def matrices(self) -> dict[str, tuple[int, int]]:
         """Names and shapes [out, in] of one layer's matrices."""
         q, kv = self.n_heads * self.head_width, self.n_kv_heads * self.head_width
-        return {
+        gate = {f"{self.gate}.weight": (q, self.width)} if self.is_muse else {}
+        return gate | {
             "attn_q.weight": (q, self.width),
             "attn_k.weight": (kv, self.width),
             "attn_v.weight": (kv, self.width),
@@ -134,6 +144,10 @@ def _write_metadata(writer: GGUFWriter, model: TinyModel) -> None:
     writer.add_rope_freq_base(model.rope_base)
     if model.rope_dimension is not None:
         writer.add_rope_dimension_count(model.rope_dimension)
+    if model.logit_scale is not None:
+        writer.add_logit_scale(model.logit_scale)
+    if model.logit_cap is not None:
+        writer.add_final_logit_softcapping(model.logit_cap)
     if model.rope_scale is not None:
         writer.add_rope_scaling_type(RopeScalingType.LINEAR)
         writer.add_rope_scaling_factor(model.rope_scale)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+import numpy as np
 
 from astrai_cli.errors import ModelFileError
 from astrai_cli.models.gguf_header import TensorInfo
@@ -21,18 +24,44 @@ class Architecture:
     neighbour_rope: the file's query and key rows pair rotary components (2i, 2i + 1).
     qkv_bias: whether query, key and value carry biases; None: as the file has them.
     qk_norm: whether each query and key head is normalised.
+    global_every: counted back from the last layer, every such layer has no window, unless
+        the file says which; the others must have one, and they alone rotate.
+    embedding_norm, gated_attention, post_norm_eps: see ModelSpec.
+    scaled_logits: the file gives ModelSpec's logit scale and cap.
     """
 
     neighbour_rope: bool
     qkv_bias: bool | None
     qk_norm: bool
+    global_every: int | None = None
+    embedding_norm: bool = False
+    gated_attention: bool = False
+    post_norm_eps: float | None = None
+    scaled_logits: bool = False
 
 
 ARCHITECTURES: Mapping[str, Architecture] = {
     "llama": Architecture(neighbour_rope=True, qkv_bias=None, qk_norm=False),
     "qwen2": Architecture(neighbour_rope=False, qkv_bias=True, qk_norm=False),
     "qwen3": Architecture(neighbour_rope=False, qkv_bias=None, qk_norm=True),
+    "muse-glimmer": Architecture(
+        neighbour_rope=True,
+        qkv_bias=False,
+        qk_norm=True,
+        global_every=4,
+        embedding_norm=True,
+        gated_attention=True,
+        post_norm_eps=1e-8,
+        scaled_logits=True,
+    ),
 }
+
+_FORMER_GATE = re.compile(r"(blk\.\d+)\.attn_output_gate\.weight")
+
+
+def current_name(tensor: str) -> str:
+    """What a tensor is called now; older files call the attention's gate otherwise."""
+    return _FORMER_GATE.sub(r"\1.attn_gate.weight", tensor)
 
 
 def architecture_of(metadata: Metadata) -> str:
@@ -65,6 +94,7 @@ def read_spec(
     if metadata.integer(f"{name}.expert_count", 0, INT32_MAX, default=0):
         raise metadata.error(f"{name}.expert_count", "0: mixtures of experts are not supported")
     qkv_bias = architecture.qkv_bias
+    logit_scale, logit_cap = _read_logit_scale(metadata, name)
     return ModelSpec(
         architecture=name,
         name=metadata.text("general.name", fallback_name),
@@ -82,6 +112,12 @@ def read_spec(
         qkv_bias="blk.0.attn_q.bias" in tensors if qkv_bias is None else qkv_bias,
         qk_norm=architecture.qk_norm,
         windows=_read_windows(metadata, name, n_layers),
+        windows_rotate_alone=architecture.global_every is not None,
+        embedding_norm=architecture.embedding_norm,
+        gated_attention=architecture.gated_attention,
+        post_norm_eps=architecture.post_norm_eps,
+        logit_scale=logit_scale,
+        logit_cap=logit_cap,
     )
 
 
@@ -113,14 +149,35 @@ def _read_rope(
     )
 
 
+def _read_logit_scale(metadata: Metadata, name: str) -> tuple[float, float | None]:
+    """The scale and the cap of the logits."""
+    if not ARCHITECTURES[name].scaled_logits:
+        return 1.0, None
+    smallest = float(np.finfo(np.float32).tiny)
+    return (
+        metadata.number(f"{name}.logit_scale", smallest, 1e6),
+        metadata.number(f"{name}.final_logit_softcapping", smallest, 1e6),
+    )
+
+
 def _read_windows(metadata: Metadata, name: str, n_layers: int) -> tuple[int | None, ...]:
-    window = metadata.integer(f"{name}.attention.sliding_window", 0, INT32_MAX, default=0)
+    global_every = ARCHITECTURES[name].global_every
+    key = f"{name}.attention.sliding_window"
+    window = (
+        metadata.integer(key, 0, INT32_MAX, default=0)
+        if global_every is None
+        else metadata.integer(key, 1, INT32_MAX)
+    )
     if window == 0:
         return (None,) * n_layers
     key = f"{name}.attention.sliding_window_pattern"
-    if key not in metadata:
-        return (window,) * n_layers
-    pattern = metadata.flags(key)
+    if key in metadata:
+        pattern = metadata.flags(key)
+    else:
+        pattern = [
+            global_every is None or (n_layers - 1 - layer) % global_every != 0
+            for layer in range(n_layers)
+        ]
     if len(pattern) != n_layers:
         raise metadata.error(key, f"an array of {n_layers} booleans, one a layer")
     return tuple(window if slides else None for slides in pattern)
@@ -152,6 +209,10 @@ def expected_tensors(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
             "attn_q_norm.weight": (spec.head_width,),
             "attn_k_norm.weight": (spec.head_width,),
         }
+    if spec.gated_attention:
+        layer["attn_gate.weight"] = (q_width, width)
+    if spec.post_norm_eps is not None:
+        layer |= {"post_attention_norm.weight": (width,), "post_ffw_norm.weight": (width,)}
     expected: dict[str, tuple[int, ...]] = {"token_embd.weight": (spec.vocab_size, width)}
     for index in range(spec.n_layers):
         expected |= {f"blk.{index}.{name}": shape for name, shape in layer.items()}

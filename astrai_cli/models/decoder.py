@@ -47,7 +47,11 @@ class Rotation:
 
 
 class Block(nn.Module):
-    """One layer: grouped-query attention, then a SwiGLU feed-forward, each on a normed copy."""
+    """One layer: grouped-query attention, then a SwiGLU feed-forward, each on a normed copy.
+
+    By the spec a gate weighs what was attended to, and each sub-layer's output is
+    normed once more before it is added.
+    """
 
     def __init__(self, spec: ModelSpec, layer: int) -> None:
         super().__init__()
@@ -60,6 +64,9 @@ class Block(nn.Module):
         self.attn_q = nn.Linear(spec.width, q_width, bias=spec.qkv_bias)
         self.attn_k = nn.Linear(spec.width, kv_width, bias=spec.qkv_bias)
         self.attn_v = nn.Linear(spec.width, kv_width, bias=spec.qkv_bias)
+        self.gated = spec.gated_attention
+        if spec.gated_attention:
+            self.attn_gate = nn.Linear(spec.width, q_width, bias=False)
         self.attn_output = nn.Linear(q_width, spec.width, bias=False)
         self.qk_norm = spec.qk_norm
         if spec.qk_norm:
@@ -71,28 +78,44 @@ class Block(nn.Module):
         self.ffn_up = nn.Linear(spec.width, spec.ffn_width, bias=False)
         self.ffn_down = nn.Linear(spec.ffn_width, spec.width, bias=False)
 
-    def project(self, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        self.rotates = spec.rotates(layer)
+        self.post_norms = spec.post_norm_eps is not None
+        if spec.post_norm_eps is not None:
+            self.post_attention_norm = nn.RMSNorm(spec.width, spec.post_norm_eps)
+            self.post_ffw_norm = nn.RMSNorm(spec.width, spec.post_norm_eps)
+
+    def project(self, h: Tensor) -> tuple[Tensor, ...]:
         """Queries [T, H * D], keys and values [T, H_kv * D] of h [T, width], not yet rotated.
 
         The first of the two halves of a layer; what lies between them is off the graph.
+        A gated layer adds a fourth, [T, H * D] between 0 and 1, for `merge`.
         """
         x = self.attn_norm(h)
         q, k = self.attn_q(x), self.attn_k(x)
         if self.qk_norm:
             q, k = self._norm_heads(self.attn_q_norm, q), self._norm_heads(self.attn_k_norm, k)
-        return q, k, self.attn_v(x)
+        v = self.attn_v(x)
+        return (q, k, v, self.attn_gate(x).sigmoid()) if self.gated else (q, k, v)
 
-    def merge(self, h: Tensor, attended: Tensor) -> Tensor:
-        """The second half: h [T, width] after what its queries attended to [T, H * D]."""
-        h = h + self.attn_output(attended)
+    def merge(self, h: Tensor, attended: Tensor, gate: Tensor | None = None) -> Tensor:
+        """The second half: h [T, width] after what its queries attended to [T, H * D].
+
+        gate: what `project` gave as the fourth.
+        """
+        output = self.attn_output(attended if gate is None else attended * gate)
+        h = h + (self.post_attention_norm(output) if self.post_norms else output)
         x = self.ffn_norm(h)
-        output: Tensor = h + self.ffn_down(nn.functional.silu(self.ffn_gate(x)) * self.ffn_up(x))
-        return output
+        output = self.ffn_down(nn.functional.silu(self.ffn_gate(x)) * self.ffn_up(x))
+        merged: Tensor = h + (self.post_ffw_norm(output) if self.post_norms else output)
+        return merged
 
     def forward(self, h: Tensor, positions: Tensor, rotate: Rotation, attend: Attend) -> Tensor:
-        q, k, v = (split_heads(x, self.head_width) for x in self.project(h))
-        attended = attend(rotate(q), rotate(k), v, positions, self.layer)
-        return self.merge(h, attended.flatten(1))
+        q, k, v, *gate = self.project(h)
+        q, k, v = (split_heads(x, self.head_width) for x in (q, k, v))
+        if self.rotates:
+            q, k = rotate(q), rotate(k)
+        attended = attend(q, k, v, positions, self.layer)
+        return self.merge(h, attended.flatten(1), *gate)
 
     def _norm_heads(self, norm: nn.Module, x: Tensor) -> Tensor:
         normed: Tensor = norm(x.view(-1, x.shape[1] // self.head_width, self.head_width))
@@ -102,6 +125,20 @@ class Block(nn.Module):
 def split_heads(x: Tensor, head_width: int) -> Tensor:
     """[T, heads * D] as [T, heads, 1, D]."""
     return x.view(-1, x.shape[1] // head_width, 1, head_width)
+
+
+def norm_embeddings(rows: Tensor, spec: ModelSpec) -> Tensor:
+    """Rows of the embedding [T, width] as the first block takes them."""
+    if not spec.embedding_norm:
+        return rows
+    return nn.functional.rms_norm(rows, (spec.width,), None, spec.norm_eps)
+
+
+def scale_logits(logits: Tensor, spec: ModelSpec) -> Tensor:
+    """The head's output [R, vocabulary] with the spec's scale and soft cap."""
+    if spec.logit_cap is None:
+        return logits if spec.logit_scale == 1.0 else logits * spec.logit_scale
+    return torch.tanh(logits * (spec.logit_scale / spec.logit_cap)) * spec.logit_cap
 
 
 class Decoder(nn.Module):
@@ -124,15 +161,18 @@ class Decoder(nn.Module):
         frequencies = torch.from_numpy(rope_frequencies(spec.rope))
         self.register_buffer("rope_frequencies", frequencies, persistent=False)
 
-    def forward(self, tokens: Tensor, positions: Tensor, rows: Tensor, attend: Attend) -> Tensor:
+    def embed(self, tokens: Tensor) -> Tensor:
+        """What the blocks are given for tokens [T]: float32 [T, width]."""
+        return norm_embeddings(self.token_embd(tokens), self.spec)
+
+    def forward(self, h: Tensor, positions: Tensor, rows: Tensor, attend: Attend) -> Tensor:
         """Logits float32 [R, vocabulary] of the chosen rows of a packed step.
 
-        tokens: int32 or int64 [T]; positions: int64 [T], each token's position in its
-        own sequence; rows: int64 [R], indices into T, gathered before the head.
+        h: float32 [T, width], from `embed` or an image; positions: int64 [T], each row's
+        position in its own sequence; rows: int64 [R], indices into T, gathered before
+        the head.
         """
-        h = self.token_embd(tokens)
         rotate = Rotation(positions, self.rope_frequencies)
         for block in self.blk:
             h = block(h, positions, rotate, attend)
-        logits: Tensor = self.output(self.output_norm(h.index_select(0, rows)))
-        return logits
+        return scale_logits(self.output(self.output_norm(h.index_select(0, rows))), self.spec)

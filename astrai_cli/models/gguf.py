@@ -20,6 +20,7 @@ from astrai_cli.models.architectures import (
     ROPE_FACTORS,
     architecture_of,
     check_tensors,
+    current_name,
     read_spec,
 )
 from astrai_cli.models.gguf_header import TensorInfo, read_header
@@ -107,6 +108,7 @@ class ModelFile(GGUFFile):
 
     def _read_spec(self) -> ModelSpec:
         architecture_of(self.metadata)
+        self.tensors = self._current_names()
         for tensor in self.tensors.values():
             if not can_dequantize(tensor.type):
                 raise ModelFileError(
@@ -116,6 +118,15 @@ class ModelFile(GGUFFile):
         spec = read_spec(self.metadata, self.tensors, self._rope_factors(), self.path.stem)
         check_tensors(spec, self.tensors, str(self.path))
         return spec
+
+    def _current_names(self) -> Mapping[str, TensorInfo]:
+        named: dict[str, TensorInfo] = {}
+        for name, tensor in self.tensors.items():
+            current = current_name(name)
+            if current in named or (current != name and current in self.tensors):
+                raise ModelFileError(f"{self.path}: tensor {name!r} is also there as {current!r}")
+            named[current] = tensor
+        return named
 
     def _rope_factors(self) -> tuple[float, ...] | None:
         if ROPE_FACTORS not in self.tensors:

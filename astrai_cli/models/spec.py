@@ -42,11 +42,26 @@ class ModelSpec:
     qk_norm: bool
     # One entry a layer: the number of keys a query may see, itself included; None: all.
     windows: tuple[int | None, ...]
+    # Only layers with a window rotate queries and keys; the others know no positions.
+    windows_rotate_alone: bool = False
+    # Embeddings pass an RMSNorm without weights.
+    embedding_norm: bool = False
+    # What the heads attended to is multiplied by a sigmoid gate, component by component.
+    gated_attention: bool = False
+    # The epsilon of the norms between a sub-layer's output and the residual; None: no such norms.
+    post_norm_eps: float | None = None
+    # logits = cap * tanh(head * scale / cap); without a cap head * scale.
+    logit_scale: float = 1.0
+    logit_cap: float | None = None
 
     @property
     def kv_values_per_token(self) -> int:
         """Key and value numbers one token adds to the cache, over all layers."""
         return 2 * self.n_layers * self.n_kv_heads * self.head_width
+
+    def rotates(self, layer: int) -> bool:
+        """Whether the layer turns queries and keys by their positions."""
+        return not self.windows_rotate_alone or self.windows[layer] is not None
 
     @property
     def attention_scale(self) -> float:

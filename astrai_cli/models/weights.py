@@ -12,14 +12,14 @@ from astrai_cli.errors import ModelFileError
 from astrai_cli.models.architectures import ARCHITECTURES, expected_tensors
 from astrai_cli.models.gguf import ModelFile, to_float32
 
-_ROTARY_ROWS = re.compile(r"blk\.\d+\.attn_([qk])\.(?:weight|bias)")
+_ROTARY_ROWS = re.compile(r"blk\.\d+\.attn_([qk])(_norm)?\.(?:weight|bias)")
 
 
 class Weights:
     """Weights of an open ModelFile; nothing is kept between calls.
 
-    Query and key rows come in half-split rotary order (see RopeSpec) whatever the
-    file's order is, in `get`, `get_rows` and `raw` alike.
+    Query and key rows and their norms come in half-split rotary order (see RopeSpec)
+    whatever the file's order is, in `get`, `get_rows` and `raw` alike.
     """
 
     def __init__(self, model: ModelFile) -> None:
@@ -72,6 +72,8 @@ class Weights:
         if match is None or not ARCHITECTURES[spec.architecture].neighbour_rope:
             return None
         n_heads = spec.n_heads if match[1] == "q" else spec.n_kv_heads
+        if match[2]:
+            n_heads = 1  # One vector for all heads.
         head = np.arange(spec.head_width)
         rotary = head[: spec.rope.dimension]
         head = np.concatenate([rotary[0::2], rotary[1::2], head[spec.rope.dimension :]])

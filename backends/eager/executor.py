@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from astrai_cli.config import LimitsConfig
 from astrai_cli.errors import ExecutionError, InvalidInputError
+from astrai_cli.models.decoder import Decoder
 from astrai_cli.models.gguf import ModelFile
 from astrai_cli.models.loader import load_decoder
 from astrai_cli.models.spec import ModelSpec
@@ -27,7 +28,7 @@ class EagerExecutor:
             torch.set_num_threads(limits.threads)
         with ModelFile.open(source) as model_file:
             spec = model_file.spec
-            self._decoder: nn.Module | None = load_decoder(model_file)
+            self._decoder: Decoder | None = load_decoder(model_file)
         self._info = ExecutorInfo(
             spec=spec,
             backend="eager",
@@ -76,7 +77,7 @@ class EagerExecutor:
 
         try:
             logits = self._decoder(
-                torch.from_numpy(packed.tokens),
+                self._decoder.embed(torch.from_numpy(packed.tokens)),
                 torch.from_numpy(packed.positions),
                 torch.from_numpy(packed.rows),
                 attend,

@@ -48,6 +48,14 @@ MODELS: dict[str, dict[str, Any]] = {
     },
     "qwen2": {"architecture": "qwen2", "tied": False, "n_heads": 6},
     "qwen3": {"architecture": "qwen3", "n_kv_heads": 1, "head_width": 32},
+    "muse": {
+        "architecture": "muse-glimmer",
+        "n_layers": 5,
+        "tied": False,
+        "sliding_window": WINDOW,
+        "logit_scale": 0.7,
+        "logit_cap": 20.0,
+    },
 }
 
 

@@ -1,6 +1,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tiny_models import tiny_gguf
 
@@ -8,6 +9,9 @@ from astrai_cli.errors import ModelFileError
 from astrai_cli.models.architectures import expected_tensors
 from astrai_cli.models.gguf import ModelFile
 from astrai_cli.models.spec import ModelSpec, RopeSpec
+from astrai_cli.models.weights import Weights
+
+MUSE: dict[str, Any] = {"sliding_window": 8, "logit_scale": 0.5, "logit_cap": 20.0}
 
 
 def spec_of(path: Path) -> ModelSpec:
@@ -43,6 +47,57 @@ def test_maps_each_architecture(
         qk_norm=norm,
         windows=(None, None),
     )
+
+
+def test_maps_muse_glimmer(tmp_path: Path) -> None:
+    spec = spec_of(tiny_gguf(tmp_path, "muse-glimmer", n_layers=6, tied=False, **MUSE))
+    assert (spec.qk_norm, spec.qkv_bias, spec.embedding_norm, spec.gated_attention) == (
+        True,
+        False,
+        True,
+        True,
+    )
+    assert (spec.post_norm_eps, spec.logit_scale, spec.logit_cap) == (1e-8, 0.5, 20.0)
+    # Every fourth layer, counted from the last, sees all and knows no positions.
+    assert spec.windows == (8, None, 8, 8, 8, None)
+    assert [spec.rotates(layer) for layer in range(6)] == [True, False, True, True, True, False]
+
+
+def test_muse_glimmer_may_say_which_layers_slide(tmp_path: Path) -> None:
+    pattern = (False, True, True)
+    spec = spec_of(
+        tiny_gguf(tmp_path, "muse-glimmer", n_layers=3, sliding_window_pattern=pattern, **MUSE)
+    )
+    assert spec.windows == (None, 8, 8)
+
+
+def test_muse_glimmer_has_two_names_for_the_gate(tmp_path: Path) -> None:
+    now = tiny_gguf(tmp_path, "muse-glimmer", **MUSE)
+    former = tiny_gguf(tmp_path, "muse-glimmer", name="former", gate="attn_output_gate", **MUSE)
+    with ModelFile.open(now) as first, ModelFile.open(former) as second:
+        assert set(first.tensors) == set(second.tensors)
+        name = "blk.1.attn_gate.weight"
+        np.testing.assert_array_equal(Weights(first).get(name), Weights(second).get(name))
+
+
+def test_refuses_a_gate_under_both_names(tmp_path: Path) -> None:
+    both = {"blk.0.attn_gate.weight": np.zeros((64, 64), np.float32)}
+    path = tiny_gguf(tmp_path, "muse-glimmer", both, gate="attn_output_gate", **MUSE)
+    with pytest.raises(ModelFileError, match=r"also there as 'blk.0.attn_gate.weight'"):
+        spec_of(path)
+
+
+@pytest.mark.parametrize(
+    ("missing", "message"),
+    [
+        ("sliding_window", "sliding_window' is missing"),
+        ("logit_scale", "logit_scale' is missing"),
+        ("logit_cap", "final_logit_softcapping' is missing"),
+    ],
+)
+def test_muse_glimmer_needs_its_numbers(tmp_path: Path, missing: str, message: str) -> None:
+    with pytest.raises(ModelFileError, match=message):
+        spec_of(tiny_gguf(tmp_path, "muse-glimmer", **MUSE | {missing: None}))
 
 
 def test_llama_may_have_biases(tmp_path: Path) -> None:

@@ -88,7 +88,8 @@ def attend_to_itself(spec: ModelSpec) -> Any:
 
 def run(decoder: Decoder, tokens: list[int]) -> NDArray[np.float32]:
     every = torch.arange(len(tokens))
-    logits = decoder(torch.tensor(tokens), every, every, attend_to_itself(decoder.spec))
+    h = decoder.embed(torch.tensor(tokens))
+    logits = decoder(h, every, every, attend_to_itself(decoder.spec))
     return logits.numpy()
 
 
@@ -194,12 +195,12 @@ def test_rotates_only_the_first_components(tmp_path: Path) -> None:
 
 def test_a_row_is_chosen_before_the_head(tmp_path: Path) -> None:
     decoder = load(tiny_gguf(tmp_path))
-    tokens = torch.arange(9, dtype=torch.int32)
+    h = decoder.embed(torch.arange(9, dtype=torch.int32))
     attend = attend_to_itself(decoder.spec)
-    chosen = decoder(tokens, torch.arange(9), torch.tensor([8, 2]), attend)
+    chosen = decoder(h, torch.arange(9), torch.tensor([8, 2]), attend)
     every = run(decoder, list(range(9)))
     np.testing.assert_allclose(chosen.numpy(), every[[8, 2]], rtol=1e-4, atol=1e-5)
-    nothing = decoder(tokens, torch.arange(9), torch.tensor([], dtype=torch.int64), attend)
+    nothing = decoder(h, torch.arange(9), torch.tensor([], dtype=torch.int64), attend)
     assert nothing.shape == (0, VOCABULARY)
 
 

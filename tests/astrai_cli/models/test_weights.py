@@ -54,6 +54,19 @@ def test_half_split_rows_score_as_neighbouring_ones_did(tmp_path: Path) -> None:
     assert not np.allclose(ours["q"], theirs["q"])
 
 
+def test_the_norms_of_heads_follow_their_rows(tmp_path: Path) -> None:
+    path = tiny_gguf(tmp_path, "muse-glimmer", sliding_window=8, logit_scale=1.0, logit_cap=20.0)
+    with ModelFile.open(path) as model:
+        weights = Weights(model)
+        row = np.random.default_rng(1).standard_normal(64)
+        for which in "qk":
+            name = f"blk.1.attn_{which}"
+            ours = (weights.get(f"{name}.weight") @ row)[:HEAD] * weights.get(f"{name}_norm.weight")
+            theirs = (stored(model, f"{name}.weight") @ row)[:HEAD]
+            theirs = theirs * stored(model, f"{name}_norm.weight")
+            np.testing.assert_allclose(ours, np.concatenate([theirs[0::2], theirs[1::2]]))
+
+
 @pytest.mark.parametrize("architecture", ["qwen2", "qwen3"])
 def test_other_architectures_keep_their_order(tmp_path: Path, architecture: str) -> None:
     with ModelFile.open(tiny_gguf(tmp_path, architecture)) as model:
