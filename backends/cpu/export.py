@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -162,11 +161,6 @@ def export_program(
     source: Path, target: Path, options: ExportConfig, progress: Progress
 ) -> dict[str, Any]:
     """Write `model.pte` into the folder `target`; what the manifest notes about it."""
-    with (
-        ModelFile.open(source) as model_file,
-        torch.inference_mode(),
-        warnings.catch_warnings(action="ignore", category=FutureWarning),
-    ):
-        # The warnings are PyTorch's about its own use of what it has deprecated.
+    with ModelFile.open(source) as model_file, torch.inference_mode():
         Exporter(model_file, options, progress).write(target / PROGRAM_NAME)
     return {"program": PROGRAM_NAME, "methods": ["forward"]}
