@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from astrai_cli.errors import BackendUnavailableError
-from backends.base import Backend, Executor, Progress
+from backends.base import Backend, Executor, Progress, missing_package
 from backends.cpu.build import build_library, find_compiler, library_path
 
 
@@ -34,11 +34,13 @@ class CpuBackend:
     def export(
         self, source: Path, target: Path, options: Any, progress: Progress
     ) -> dict[str, Any]:
-        """Write `model.pte`. Raises ModelFileError, ExecutionError."""
+        """Write `model.pte`. Raises ModelFileError, BackendUnavailableError, ExecutionError."""
         # PyTorch and the lowering tools take seconds to import, and running needs neither.
         with _quiet_tools():
-            from backends.cpu.export import export_program
-
+            try:
+                from backends.cpu.export import export_program
+            except ImportError as error:
+                raise missing_package(self.name, error) from error
             return export_program(source, target, options, progress)
 
     def open(self, source: Path, options: Any) -> Executor:
