@@ -113,6 +113,7 @@ class QuantizedHead(nn.Module):
 
 
 EMBEDDING_GROUP = 32
+_LEAST_FLOAT16 = 2.0**-24
 
 
 def round_embedding(rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -121,6 +122,6 @@ def round_embedding(rows: Tensor) -> tuple[Tensor, Tensor]:
     group = EMBEDDING_GROUP if width % EMBEDDING_GROUP == 0 else width
     grouped = rows.view(n, -1, group)
     steps = grouped.abs().amax(dim=2, keepdim=True) / INT8_MAX
-    scales = steps.clamp_min(torch.finfo(torch.float16).tiny).to(torch.float16)
+    scales = steps.clamp_min(_LEAST_FLOAT16).to(torch.float16)
     values = torch.round(grouped / scales.to(torch.float32)).clamp(-INT8_MAX, INT8_MAX)
     return values.to(torch.int8).view(n, width), scales[..., 0]

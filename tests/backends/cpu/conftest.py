@@ -1,0 +1,48 @@
+"""What the tests of the cpu backend share: its library, and exports made once a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+from conformance import models
+
+from astrai_cli.artifact import export_model
+from astrai_cli.config import ExportConfig
+from astrai_cli.errors import BackendUnavailableError
+from backends.base import get_backend
+from backends.cpu.build import build_library
+
+__all__ = ["models"]
+
+Export = Callable[[Path], Path]
+"""export(gguf_path) -> the artifact's folder."""
+
+
+def silent(what: str, fraction: float) -> None:
+    """Progress that nobody watches."""
+
+
+@pytest.fixture(scope="session")
+def native_library() -> Path:
+    """The compiled library, from astrai's cache; built when it is not there."""
+    try:
+        return build_library(silent)
+    except BackendUnavailableError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def export(tmp_path_factory: pytest.TempPathFactory, native_library: Path) -> Export:
+    """Exports a model file for the cpu backend the first time it is asked to."""
+    folder = tmp_path_factory.mktemp("artifacts")
+
+    @cache
+    def export_once(source: Path) -> Path:
+        target = folder / source.stem
+        return export_model(source, target, "cpu", ExportConfig(), silent).path
+
+    assert get_backend("cpu").unavailable() is None
+    return export_once
