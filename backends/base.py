@@ -158,14 +158,14 @@ def get_backend(name: str) -> Backend:
             try:
                 backend: Backend = entry.load()
             except ImportError as error:
-                raise missing_package(name, error) from error
+                raise missing_package(name, error.name) from error
             return backend
     known = ", ".join(backend_names())
     raise BackendUnavailableError(f"no backend called {name!r}; there are: {known}")
 
 
-def missing_package(backend: str, error: ImportError) -> BackendUnavailableError:
-    """What to raise where `backend` could not import a package."""
+def missing_package(backend: str, package: str | None) -> BackendUnavailableError:
+    """What to raise where `backend` needs a package that cannot be imported."""
     return BackendUnavailableError(
-        f"backend {backend!r} needs the package {error.name!r}: pip install 'astrai[{backend}]'"
+        f"backend {backend!r} needs the package {package!r}: pip install 'astrai[{backend}]'"
     )

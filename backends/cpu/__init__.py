@@ -40,7 +40,7 @@ class CpuBackend:
             try:
                 from backends.cpu.export import export_program
             except ImportError as error:
-                raise missing_package(self.name, error) from error
+                raise missing_package(self.name, error.name) from error
             return export_program(source, target, options, progress)
 
     def open(self, source: Path, options: Any) -> Executor:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from astrai_cli.errors import InvalidInputError
-from backends.base import Backend, Executor, Progress
-from backends.eager.executor import EagerExecutor
+from backends.base import Backend, Executor, Progress, missing_package
 
 
 class EagerBackend:
@@ -17,7 +17,7 @@ class EagerBackend:
     runs_model_files = True
 
     def unavailable(self) -> str | None:
-        return None
+        return None if find_spec("torch") else str(missing_package(self.name, "torch"))
 
     def build(self, progress: Progress) -> Path | None:
         return None
@@ -30,6 +30,9 @@ class EagerBackend:
 
     def open(self, source: Path, options: Any) -> Executor:
         """Open a GGUF file. Raises ModelFileError."""
+        # PyTorch takes seconds to import, and only the process that runs the model needs it.
+        from backends.eager.executor import EagerExecutor
+
         return EagerExecutor(source, options)
 
 
