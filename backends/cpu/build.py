@@ -15,7 +15,7 @@ from pathlib import Path
 from astrai_cli.config import default_cache_dir
 from astrai_cli.errors import BackendUnavailableError
 from astrai_cli.files import file_lock, partial_folder
-from backends.base import Progress
+from backends.base import Progress, missing_package
 
 SOURCES = Path(__file__).parent / "native"
 LIBRARY_NAME = "libastrai_cpu.dylib" if sys.platform == "darwin" else "libastrai_cpu.so"
@@ -32,9 +32,7 @@ def executorch_version() -> str:
     try:
         return version("executorch")
     except PackageNotFoundError:
-        raise BackendUnavailableError(
-            "backend 'cpu' needs the package 'executorch': pip install 'astrai[cpu]'"
-        ) from None
+        raise missing_package("cpu", "executorch") from None
 
 
 def build_library(progress: Progress) -> Path:
