@@ -80,7 +80,6 @@ class ExportConfig(_StepBound):
     """How a model file becomes an artifact."""
 
 
-
 class LimitsConfig(_StepBound):
     """What the engine may use at run time."""
 
@@ -89,16 +88,76 @@ class LimitsConfig(_StepBound):
         gt=1,
         le=INT32_MAX,
         description="Positions one sequence may use, prompt and answer together; "
-        "the smaller of the model's context and 4096 when left out.",
+        "the smaller of the model's context and 4096 when left out, never more than the model's.",
     )
     max_decode_sequences: int = Field(
         8, ge=1, le=1024, description="Sequences that may run at once."
+    )
+    max_step_tokens: int | None = Field(
+        None,
+        ge=1,
+        le=65536,
+        description="Most tokens run in one step, prompts and answers together; as many as the "
+        "artifact was built for when left out, never more.",
     )
     max_inflight_requests: int = Field(
         64,
         ge=1,
         le=INT32_MAX,
         description="Requests admitted at once, running and waiting; more are refused.",
+    )
+    max_queue: int | None = Field(
+        None,
+        ge=0,
+        le=INT32_MAX,
+        description="Requests admitted beyond those that may run at once; bounded by "
+        "max_inflight_requests alone when left out.",
+    )
+    queue_timeout: float | None = Field(
+        None,
+        gt=0.0,
+        le=86400.0,
+        description="Seconds a request may wait to be started, then it is refused; "
+        "without a bound when left out.",
+    )
+    max_sessions: int | None = Field(
+        None,
+        ge=1,
+        le=INT32_MAX,
+        description="Sessions at once: the named ones, which stay, and one for each other request "
+        "in flight; as many as max_inflight_requests when left out.",
+    )
+    evict_idle_sessions: bool = Field(
+        False,
+        description="When there are max_sessions, forget the named one that is idle for longest "
+        "instead of refusing a new one.",
+    )
+    cache: Literal["contiguous", "paged"] = Field(
+        "paged",
+        description="How cells are given to sequences: a whole context each, or pages as they "
+        "grow, with equal prefixes sharing theirs.",
+    )
+    page_size: int = Field(16, ge=1, le=4096, description="Cells of a page of the paged cache.")
+    max_cells: int | None = Field(
+        None,
+        ge=2,
+        le=INT32_MAX,
+        description="Cells of the cache, one of them left for padded writes; a whole context for "
+        "every sequence, snapshot and capture slot when left out.",
+    )
+    prefix_cache_entries: int = Field(
+        0,
+        ge=0,
+        le=1024,
+        description="Prompts whose pages stay in the paged cache for later requests, those used "
+        "last; other pages stay until their room is needed.",
+    )
+    prefix_capture_slots: int = Field(
+        0,
+        ge=0,
+        le=1024,
+        description="Prompts that may be on their way to becoming such entries at once; "
+        "0: as many as sequences may run, but at most two.",
     )
     threads: int | None = Field(
         None, ge=1, le=1024, description="CPU threads; all cores when left out."

@@ -71,10 +71,36 @@ class ServerError(AstraiError):
 
 
 class OverloadedError(AstraiError):
-    """The queue is full; try again later."""
+    """There is no room for the request; trying again in about retry_after seconds may help."""
 
     status = 429
     code = "overloaded"
+
+    def __init__(self, message: str, *, retry_after: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class DeadlineExceededError(AstraiError):
+    """The request took longer than it was allowed to."""
+
+    status = 504
+    code = "deadline_exceeded"
+
+
+class SessionNotFoundError(AstraiError):
+    """There is no session with that id."""
+
+    exit_code = 2
+    status = 404
+    code = "session_not_found"
+
+
+class SessionBusyError(AstraiError):
+    """A session with requests in flight cannot be reset or deleted."""
+
+    status = 409
+    code = "session_busy"
 
 
 class EngineUnavailableError(AstraiError):
@@ -95,3 +121,21 @@ class RequestCancelledError(AstraiError):
 
     status = 499
     code = "cancelled"
+
+
+def error_of(code: str, message: str, param: str | None = None) -> AstraiError:
+    """An AstraiError of the class that has this code; AstraiError itself for unknown codes."""
+    kind = _classes_by_code().get(code, AstraiError)
+    if issubclass(kind, InvalidInputError):
+        return kind(message, param=param)
+    return kind(message)
+
+
+def _classes_by_code() -> dict[str, type[AstraiError]]:
+    classes: dict[str, type[AstraiError]] = {}
+    pending: list[type[AstraiError]] = [AstraiError]
+    while pending:
+        kind = pending.pop()
+        classes.setdefault(kind.code, kind)
+        pending.extend(kind.__subclasses__())
+    return classes

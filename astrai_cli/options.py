@@ -62,6 +62,8 @@ class Option:
     @property
     def allowed(self) -> str:
         """The values it takes, as a noun phrase: "a whole number from 0 to 65535"."""
+        if self.type is bool:
+            return "true or false"
         if self.choices:
             return "one of " + ", ".join(self.choices)
         if get_origin(self.type) is tuple:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from astrai_cli.errors import BackendUnavailableError
+from astrai_cli.errors import BackendUnavailableError, InvalidInputError
 
 if TYPE_CHECKING:
     from astrai_cli.models.spec import ModelSpec
@@ -137,8 +137,18 @@ DEFAULT_CONTEXT = 4096
 
 
 def context_limit(spec: ModelSpec, max_context: int | None) -> int:
-    """Positions a sequence may use: the model's context, or less by the limits' `max_context`."""
-    return min(spec.context_length, max_context or DEFAULT_CONTEXT)
+    """Positions a sequence may use: `max_context` of the limits, or DEFAULT_CONTEXT at most.
+
+    Raises InvalidInputError for a `max_context` beyond the model's.
+    """
+    if max_context is None:
+        return min(spec.context_length, DEFAULT_CONTEXT)
+    if max_context > spec.context_length:
+        raise InvalidInputError(
+            f"max_context is {max_context}, but the model's context is {spec.context_length}",
+            param="max_context",
+        )
+    return max_context
 
 
 ENTRY_POINT_GROUP = "astrai.backends"

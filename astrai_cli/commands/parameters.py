@@ -54,21 +54,27 @@ def with_settings(*names: str) -> Callable[[Callable[..., None]], Callable[..., 
 
 
 def _parameter(option: Option) -> inspect.Parameter:
-    """An option as a Typer parameter: text, or a path so that shells complete files."""
+    """An option as a Typer parameter: a switch, a path so that shells complete files, or text."""
     info = typer.Option(
         option.flag,
         help=_help(option),
-        metavar=_METAVARS.get(option.type, "|".join(option.choices) or "<text>"),
+        metavar=_metavar(option),
         autocompletion=_completion(option),
         rich_help_panel=f"{option.groups[0].capitalize()} options",
     )
-    kind = Path if option.type is Path else str
+    kind = option.type if option.type in (Path, bool) else str
     return inspect.Parameter(
         option.name,
         inspect.Parameter.KEYWORD_ONLY,
         default=None,
         annotation=Annotated[kind | None, info],
     )
+
+
+def _metavar(option: Option) -> str | None:
+    if option.type is bool:
+        return None
+    return _METAVARS.get(option.type, "|".join(option.choices) or "<text>")
 
 
 def _help(option: Option) -> str:

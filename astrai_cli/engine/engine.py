@@ -12,10 +12,13 @@ from numpy.typing import NDArray
 
 from astrai_cli.config import LimitsConfig
 from astrai_cli.engine.cache import KVCache
+from astrai_cli.engine.cache.sizing import make_cache
 from astrai_cli.engine.detokenize import TokenBytes
+from astrai_cli.engine.limits import EngineLimits
 from astrai_cli.engine.request import Event, Finish, GenerationRequest, Piece, SamplingParams
 from astrai_cli.engine.result import Completion, GenerateResult
 from astrai_cli.engine.scheduler import InferenceScheduler
+from astrai_cli.engine.sessions import Turn
 from astrai_cli.engine.task import GenerationTask, ScoringTask, Sink, Task
 from astrai_cli.errors import ContextOverflowError, InvalidInputError, RequestCancelledError
 from astrai_cli.models.text import TextModel
@@ -42,6 +45,8 @@ class GenerateOptions(TypedDict, total=False):
     stop: str | Sequence[str]
     stop_token_ids: Sequence[int]
     ignore_eos: bool
+    session_id: str | None
+    timeout: float | None
 
 
 _SAMPLING_OPTIONS = frozenset(field.name for field in fields(SamplingParams))
@@ -72,15 +77,19 @@ class InferenceEngine:
         limits: LimitsConfig | None = None,
         cache: KVCache | None = None,
     ) -> None:
-        """Raises InvalidInputError where the memory for the cells cannot be had, and
-        ModelFileError for a tokenizer that is not byte-level.
+        """cache: the one that `limits` ask for when left out.
+
+        Raises InvalidInputError where the memory for the cells cannot be had or a limit
+        is beyond the executor's, and ModelFileError for a tokenizer that is not byte-level.
         """
         self.text = text
         self.limits = limits or LimitsConfig()
         self._executor = executor
         self._info = executor.info
         self._token_bytes = TokenBytes(text.tokenizer)
-        self._scheduler = InferenceScheduler(executor, self.limits, cache)
+        self._scheduler = InferenceScheduler(
+            executor, self.limits, cache or self._make_cache(executor.info)
+        )
 
     @property
     def info(self) -> ExecutorInfo:
@@ -165,6 +174,10 @@ class InferenceEngine:
         bounds, ContextOverflowError for what the context cannot hold, and
         EngineUnavailableError when the engine is stopping or has died.
         """
+        if request.timeout is not None and not request.timeout > 0:
+            raise InvalidInputError(
+                f"timeout is {request.timeout}; it must be more than 0 seconds", param="timeout"
+            )
         task = GenerationTask(
             request,
             self._n_tokens_max(request),
@@ -209,6 +222,21 @@ class InferenceEngine:
         """Counters and levels; see EngineStats and InferenceScheduler.get_stats."""
         return self._scheduler.get_stats()
 
+    def last_turn(self, session_id: str) -> Turn | None:
+        """What a session goes on from; None where it starts anew. Raises SessionNotFoundError."""
+        return self._scheduler.turn(session_id)
+
+    def reset_session(self, session_id: str) -> None:
+        """Forget a session's history and free its cells.
+
+        Raises SessionNotFoundError, and SessionBusyError where it has requests in flight.
+        """
+        self._scheduler.reset_session(session_id)
+
+    def delete_session(self, session_id: str) -> None:
+        """Forget a session altogether. Raises as reset_session does."""
+        self._scheduler.delete_session(session_id)
+
     def shutdown(self, timeout: float = 0.0) -> None:
         """Give running requests `timeout` seconds, cancel the rest, close the executor."""
         self._scheduler.shutdown(timeout)
@@ -219,6 +247,10 @@ class InferenceEngine:
 
     def __exit__(self, *_: object) -> None:
         self.shutdown()
+
+    def _make_cache(self, info: ExecutorInfo) -> KVCache:
+        n_sequences = EngineLimits.resolve(self.limits, info).max_sequences
+        return make_cache(self.limits, n_sequences, info.max_context)
 
     def _complete(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
         started: list[tuple[GenerateResult, RequestHandle]] = []

@@ -30,6 +30,9 @@ class GenerationRequest:
     stop: strings that end the answer and are removed from it.
     stop_token_ids: ids that end it besides the model's own; never shown.
     ignore_eos: go on past the model's own end tokens.
+    session_id: the named session it belongs to. A session's requests run one after the
+        other; one whose prompt goes on exactly where the last ended runs only the rest.
+    timeout: seconds from its arrival after which it ends, with what it has by then.
     """
 
     prompt: tuple[int, ...]
@@ -38,14 +41,22 @@ class GenerationRequest:
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    session_id: str | None = None
+    timeout: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts of a request; completion_tokens counts an end token that was generated."""
+    """Token counts of a request.
+
+    completion_tokens counts an end token that was generated. cached_tokens of the
+    prompt's did not have to be run; that depends on what ran before, so it does not
+    make answers differ.
+    """
 
     prompt_tokens: int
     completion_tokens: int
+    cached_tokens: int = field(default=0, compare=False)
 
     @property
     def total_tokens(self) -> int:

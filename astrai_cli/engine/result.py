@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
 from astrai_cli.engine.request import Event, Finish, FinishReason, Piece, Usage
-from astrai_cli.errors import AstraiError, EngineUnavailableError, ExecutionError
+from astrai_cli.errors import ExecutionError, error_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,9 @@ class GenerateResult:
     def wait_completion(self, timeout: float | None = None) -> Completion:
         """The whole answer; one that was cancelled is as long as it got.
 
-        Raises TimeoutError after `timeout` seconds, ExecutionError where a step
-        failed and EngineUnavailableError where the engine died.
+        Raises TimeoutError after `timeout` seconds, and the AstraiError that ended
+        the request: ExecutionError where a step failed, EngineUnavailableError where
+        the engine died, OverloadedError and DeadlineExceededError out of time.
         """
         with self._finished:
             if not self._finished.wait_for(lambda: self.done, timeout):
@@ -96,7 +97,8 @@ class GenerateResult:
         finish = self._finish
         assert finish is not None
         if finish.reason == "error":
-            raise _error_of(finish)
+            message = finish.error or "the request failed"
+            raise error_of(finish.error_code or ExecutionError.code, message)
         return Completion(
             text="".join(piece.text for piece in self._pieces),
             token_ids=tuple(token_id for piece in self._pieces for token_id in piece.token_ids),
@@ -104,10 +106,3 @@ class GenerateResult:
             usage=finish.usage,
             matched_stop=finish.matched_stop,
         )
-
-
-def _error_of(finish: Finish) -> AstraiError:
-    message = finish.error or "the request failed"
-    if finish.error_code == EngineUnavailableError.code:
-        return EngineUnavailableError(message)
-    return ExecutionError(message)

@@ -2,9 +2,16 @@
 
 Each turn has four phases. *Clean up* frees finished and cancelled tasks and tells
 them; *refill* moves waiting tasks to free places, first come first served;
-*prefill* and *decode* choose the tokens of the next step: one of every answering
-task, and of the prompts, in order of arrival, as many as fit one chunk. So no
-answer ever waits longer than one chunk, and tasks join and leave between steps.
+*decode* and *prefill* choose the tokens of the next step: one of every answering
+task, and of the prompts, in order of arrival, as many as fit a chunk, or a part of
+one beside answers. So no answer waits longer than that, and tasks join and leave
+between steps.
+
+When a task that answers finds no cell for its next token, idle sessions lose
+theirs, then the youngest task is preempted: it goes back to its place in the queue
+with all tokens it has, and computes them again when it has room for them. The
+oldest task is never preempted for another and fits the cache alone, so it always
+ends, and then the next is the oldest.
 """
 
 from __future__ import annotations
@@ -12,17 +19,22 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
+from bisect import insort
+from math import inf
 from typing import Any
 
 from astrai_cli.config import LimitsConfig
 from astrai_cli.engine.cache import ContiguousCache, KVCache
+from astrai_cli.engine.limits import EngineLimits
+from astrai_cli.engine.sessions import SessionTable, Turn
 from astrai_cli.engine.stats import EngineStats
 from astrai_cli.engine.task import Task, TaskState
+from astrai_cli.engine.waiting import WaitingQueue
 from astrai_cli.errors import (
     AstraiError,
     EngineUnavailableError,
     ExecutionError,
+    InvalidInputError,
     OverloadedError,
     RequestCancelledError,
 )
@@ -46,15 +58,17 @@ class InferenceScheduler:
     def __init__(
         self, executor: Executor, limits: LimitsConfig, cache: KVCache | None = None
     ) -> None:
-        """Raises InvalidInputError where the executor cannot hold the cache's cells."""
+        """Raises InvalidInputError for limits that the executor cannot keep."""
         info = executor.info
         self._executor = executor
-        self._max_inflight = limits.max_inflight_requests
-        self._max_chunk = limits.max_prefill_chunk
-        self._max_step_tokens = info.max_step_tokens
-        # Every answering task has a token in every step, and a prompt at least one.
-        self._max_sequences = min(limits.max_decode_sequences, info.max_step_tokens)
-        self._cache = cache or ContiguousCache(self._max_sequences, info.max_context)
+        self._limits = EngineLimits.resolve(limits, info)
+        self._cache = cache or ContiguousCache(self._limits.max_sequences, info.max_context)
+        if self._cache.capacity < info.max_context:
+            raise InvalidInputError(
+                f"the cache has {self._cache.capacity} cells for one sequence, less than the "
+                f"context of {info.max_context}",
+                param="max_cells",
+            )
         executor.allocate(self._cache.n_cells)
         self._stats = EngineStats()
 
@@ -62,10 +76,12 @@ class InferenceScheduler:
         lock = threading.Lock()
         self._wake = threading.Condition(lock)
         self._room = threading.Condition(lock)
-        self._active: list[Task] = []
-        self._waiting: deque[Task] = deque()
+        self._active: list[Task] = []  # in order of arrival
+        self._waiting = WaitingQueue()
+        self._sessions = SessionTable(self._limits.max_sessions, self._limits.evict_idle_sessions)
         self._n_inflight = 0
         self._cancel_requested = False
+        self._next_expiry = inf
         self._closing = False
 
         self._thread = threading.Thread(target=self._run, name="astrai-engine", daemon=True)
@@ -74,20 +90,25 @@ class InferenceScheduler:
     def submit(self, task: Task, *, wait: bool = False) -> None:
         """Put a task into the queue; with `wait`, first wait until there is room for it.
 
-        Raises OverloadedError where the limit of requests is reached, and
-        EngineUnavailableError where the engine is stopping or has died.
+        Raises OverloadedError where the limit of requests or of sessions is reached,
+        and EngineUnavailableError where the engine is stopping or has died.
         """
         with self._room:
-            while not self._closing and self._n_inflight >= self._max_inflight and wait:
+            while wait and not self._closing and self._must_wait(task):
                 self._room.wait()
             if self._closing:
                 raise EngineUnavailableError("the engine takes no more requests: it is stopping")
-            if self._n_inflight >= self._max_inflight:
+            if self._n_inflight >= self._limits.max_requests:
                 raise OverloadedError(
-                    f"{self._n_inflight} requests are in flight, of at most {self._max_inflight}"
+                    f"{self._n_inflight} requests are in flight, "
+                    f"of at most {self._limits.max_requests}",
+                    retry_after=self._stats.seconds_to_a_finish(len(self._active)),
                 )
+            task.session = self._sessions.open(task.session_id)
             self._n_inflight += 1
-            self._waiting.append(task)
+            task.enqueue(self._limits.queue_timeout)
+            self._next_expiry = min(self._next_expiry, task.expires_at)
+            self._waiting.add(task)
             self._wake.notify()
 
     def cancel(self, task: Task) -> None:
@@ -95,6 +116,24 @@ class InferenceScheduler:
         with self._wake:
             task.cancel_requested = True
             self._cancel_requested = True
+
+    def turn(self, session_id: str) -> Turn | None:
+        """The last turn of a session. Raises SessionNotFoundError."""
+        with self._wake:
+            return self._sessions.turn(session_id)
+
+    def reset_session(self, session_id: str) -> None:
+        """Forget a session's history. Raises SessionNotFoundError, SessionBusyError."""
+        with self._wake:
+            self._sessions.reset(session_id)
+            self._wake.notify()
+
+    def delete_session(self, session_id: str) -> None:
+        """Raises SessionNotFoundError, SessionBusyError."""
+        with self._room:
+            self._sessions.delete(session_id)
+            self._wake.notify()
+            self._room.notify_all()
 
     def shutdown(self, timeout: float) -> None:
         """Take no more tasks, give the ones there are `timeout` seconds, cancel the rest.
@@ -121,10 +160,18 @@ class InferenceScheduler:
             "alive": self._thread.is_alive(),
             "queue": len(self._waiting),
             "active": len(self._active),
+            "sessions": self._sessions.n_named,
             "cells_used": self._cache.cells_used,
+            "cells_cached": self._cache.cells_cached,
             "cells_total": self._cache.n_cells,
             **self._stats.as_dict(),
         }
+
+    def _must_wait(self, task: Task) -> bool:
+        """Whether a request that ends may make room for the task that is not there now."""
+        if self._n_inflight >= self._limits.max_requests:
+            return True
+        return self._n_inflight > 0 and not self._sessions.has_slot(task.session_id)
 
     def _run(self) -> None:
         try:
@@ -141,73 +188,185 @@ class InferenceScheduler:
             self._abandon()
 
     def _wait_for_work(self) -> bool:
-        """Sleep until there are tasks; False when there will never be any more."""
+        """Sleep until there is something to do; False when there will never be any more."""
         with self._wake:
-            while not (self._active or self._waiting or self._closing):
+            while not (self._has_work() or self._closing):
                 self._wake.wait()
-            return bool(self._active or self._waiting)
+            return self._has_work()
+
+    def _has_work(self) -> bool:
+        return bool(self._active or self._waiting or self._sessions.has_dropped)
 
     def _clean_up(self) -> None:
-        """Free what finished and cancelled tasks hold, then tell them."""
+        """Free what finished and unwanted tasks hold, then tell them."""
         with self._room:
-            finished = self._end_cancelled() if self._cancel_requested else []
+            for owner in self._sessions.take_dropped():
+                self._cache.free(owner)
+            finished: list[Task] = []
+            now = time.monotonic()
+            if self._cancel_requested or now >= self._next_expiry:
+                self._end_unwanted(now)
+                finished += self._waiting.take_finished()
             for task in self._active:
                 if task.state is TaskState.FINISHED:
-                    self._cache.free(task.id)
+                    self._release_cells(task)
                     finished.append(task)
             if not finished:
                 return
             self._active = [task for task in self._active if task.state is not TaskState.FINISHED]
+            for task in finished:
+                self._leave_session(task)
             self._n_inflight -= len(finished)
             self._room.notify_all()
         for task in finished:
             self._deliver(task)
 
-    def _end_cancelled(self) -> list[Task]:
-        """End all tasks that are to be cancelled; returns those that were still waiting."""
+    def _end_unwanted(self, now: float) -> None:
+        """End all tasks that are to be cancelled or are out of time."""
         self._cancel_requested = False
+        self._next_expiry = inf
         for task in (*self._active, *self._waiting):
             if task.cancel_requested:
                 why = "the engine is stopping" if self._closing else "cancelled by its client"
                 task.end("cancelled", RequestCancelledError(why))
-        ended = [task for task in self._waiting if task.state is TaskState.FINISHED]
-        if ended:
-            kept = [task for task in self._waiting if task.state is not TaskState.FINISHED]
-            self._waiting = deque(kept)
-        return ended
+            elif task.expires_at <= now:
+                task.expire(self._stats.seconds_to_a_finish(len(self._active)))
+            else:
+                self._next_expiry = min(self._next_expiry, task.expires_at)
+
+    def _release_cells(self, task: Task) -> None:
+        """Leave a finished task's cells to its session where that can go on from them."""
+        session = task.session
+        session.turn = None if session.id is None else task.turn()
+        if session.turn is None:
+            self._cache.free(task.id)
+        else:
+            session.owner, session.n_computed = task.id, task.n_computed
+
+    def _leave_session(self, task: Task) -> None:
+        session = task.session
+        if session.runner == task.id:
+            session.runner = None
+        session.is_confirmed |= task.n_known > task.n_prompt
+        self._sessions.close(session)
 
     def _refill(self) -> None:
-        """Start waiting tasks in order; the first that finds no room keeps all others waiting."""
+        """Start waiting tasks in order; the first that finds no room keeps all others waiting.
+
+        One whose session is busy lets others pass: it waits for a place in its session.
+        """
+        if not self._waiting or len(self._active) == self._limits.max_sequences:
+            return
         with self._wake:
-            while self._waiting and len(self._active) < self._max_sequences:
-                task = self._waiting[0]
-                prompt = task.history[: task.n_prompt]
-                n_cached = self._cache.allocate_task(task.id, prompt, task.n_tokens_max)
+            for task in tuple(self._waiting):
+                if len(self._active) == self._limits.max_sequences:
+                    return
+                if not task.session.is_free_for(task.id):
+                    continue
+                n_cached = self._allocate(task)
                 if n_cached is None:
                     return
-                task.start(self._cache.view(task.id), n_cached)
-                self._active.append(self._waiting.popleft())
+                self._stats.record_reuse(n_cached)
+                task.session.runner = task.id
+                task.start(n_cached)
+                self._waiting.remove(task)
+                insort(self._active, task, key=lambda each: each.id)
+
+    def _allocate(self, task: Task) -> int | None:
+        """Promise a task cells, of idle sessions where there are no others.
+
+        Returns how many of its positions are computed; None where there is no room.
+        """
+        session = task.session
+        goes_on = session.is_continued_by(task.identity)
+        if not goes_on and session.owner is not None:
+            self._cache.free(session.owner)
+            session.owner = None
+        while (n_cached := self._try_to_allocate(task, goes_on)) is None:
+            owner = self._sessions.release_cells(besides=session)
+            if owner is None:
+                return None
+            self._cache.free(owner)
+        session.turn = None
+        return n_cached
+
+    def _try_to_allocate(self, task: Task, goes_on: bool) -> int | None:
+        session = task.session
+        n_positions = min(task.n_known + 1, task.n_tokens_max)
+        # Each running task can still grow by a page, so that this one is not soon preempted.
+        spare = len(self._active)
+        if not goes_on:
+            return self._cache.allocate_task(
+                task.id, task.identity, task.n_reusable, n_positions, spare
+            )
+        assert session.owner is not None
+        if not self._cache.take_over(task.id, session.owner, n_positions, spare):
+            return None
+        session.owner = None
+        return session.n_computed
 
     def _decode(self) -> list[Share]:
         """One token of every answering task."""
-        return [(task, 1) for task in self._active if task.state is TaskState.DECODING]
+        return [
+            (task, 1)
+            for task in tuple(self._active)
+            # Looked at one by one: an older task may just have preempted this one.
+            if task.state is TaskState.DECODING and self._has_cells(task, task.n_known)
+        ]
 
     def _prefill(self, n_decoding: int) -> list[Share]:
-        """The next tokens of the prompts, oldest first; one chunk of them beside answers."""
-        room = self._max_step_tokens - n_decoding
-        if n_decoding:
-            room = min(room, self._max_chunk)
+        """The next tokens of the prompts, oldest first.
+
+        What several prompts have in common is computed by the oldest of them: the
+        others wait for it, and take it over.
+        """
+        room = self._limits.prefill_room(n_decoding)
         shares: list[Share] = []
-        for task in self._active:
-            if room and task.state is TaskState.PREFILLING:
-                n = min(room, task.n_pending)
+        being_computed: set[int] = set()
+        for task in tuple(self._active):
+            if not room:
+                break
+            if task.state is not TaskState.PREFILLING:
+                continue
+            n_taken = self._cache.catch_up(task.id, task.identity, task.n_reusable)
+            self._stats.record_reuse(n_taken)
+            task.skip(n_taken)
+            n = min(room, task.n_pending)
+            keys = self._cache.shared_keys(task.id, task.identity, n)
+            if keys and keys[0] in being_computed:
+                continue
+            if self._has_cells(task, task.n_computed + n):
+                being_computed.update(keys)
                 shares.append((task, n))
                 room -= n
         return shares
 
+    def _has_cells(self, task: Task, n_positions: int) -> bool:
+        """Whether the task has cells for that much, once others have given up theirs."""
+        while not self._cache.grow(task.id, n_positions):
+            with self._wake:
+                owner = self._sessions.release_cells()
+            if owner is not None:
+                self._cache.free(owner)
+                continue
+            youngest = self._active[-1]
+            self._preempt(youngest)
+            if youngest is task:
+                return False
+        return True
+
+    def _preempt(self, task: Task) -> None:
+        """Send a task back to the queue; it keeps its tokens and loses its cells."""
+        with self._wake:
+            self._active.remove(task)
+            self._waiting.add(task)
+        self._cache.free(task.id)
+        task.preempt()
+        self._stats.record_preemption()
+
     def _step(self, shares: list[Share]) -> None:
         """Run one packed step; a failure ends the tasks in it and no others."""
-        sequences = [task.share(n) for task, n in shares]
+        sequences = [task.share(n, self._cache.view(task.id)) for task, n in shares]
         n_decoded = sum(task.state is TaskState.DECODING for task, _ in shares)
         step = Step(sequences, self._cache.page_size)
         started = time.perf_counter()
@@ -229,11 +388,13 @@ class InferenceScheduler:
             except Exception as error:
                 logger.exception("task %d failed", task.id)
                 task.end("error", _as_execution_error(error))
+            else:
+                self._cache.record(task.id, task.identity, task.n_computed)
 
     def _deliver(self, task: Task) -> None:
         """Send a task's Finish; a sink that raises is its own loss."""
         try:
-            self._stats.record_finish(task.finish().reason)
+            self._stats.record_finish(task.finish().reason, task.seconds_run)
             task.deliver()
         except Exception:
             logger.exception("the sink of task %d failed", task.id)
@@ -242,8 +403,8 @@ class InferenceScheduler:
         """The thread ends: whatever tasks are left end with an error."""
         with self._room:
             self._closing = True
-            left = [*self._active, *self._waiting]
-            self._active, self._waiting = [], deque()
+            left = [*self._active, *self._waiting.take_all()]
+            self._active = []
             self._n_inflight = 0
             self._room.notify_all()
         for task in left:

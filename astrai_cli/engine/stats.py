@@ -19,7 +19,11 @@ class EngineStats:
         self._last_step_seconds = 0.0
         self._tokens_prefilled = 0
         self._tokens_decoded = 0
+        self._tokens_reused = 0
+        self._preemptions = 0
         self._finished: Counter[FinishReason] = Counter()
+        self._n_run = 0
+        self._run_seconds = 0.0
 
     def record_step(self, seconds: float, n_prefilled: int, n_decoded: int) -> None:
         self._steps += 1
@@ -28,11 +32,31 @@ class EngineStats:
         self._tokens_prefilled += n_prefilled
         self._tokens_decoded += n_decoded
 
-    def record_finish(self, reason: FinishReason) -> None:
+    def record_reuse(self, n_tokens: int) -> None:
+        """Tokens whose keys and values were there already."""
+        self._tokens_reused += n_tokens
+
+    def record_preemption(self) -> None:
+        self._preemptions += 1
+
+    def record_finish(self, reason: FinishReason, seconds_run: float | None) -> None:
+        """seconds_run: from its first start to its end; None for a request that never ran."""
         self._finished[reason] += 1
+        if seconds_run is not None:
+            self._n_run += 1
+            self._run_seconds += seconds_run
+
+    def seconds_to_a_finish(self, n_active: int) -> float:
+        """When the next of n_active requests may end, by the mean of those before; at least 1."""
+        mean = self._run_seconds / self._n_run if self._n_run else 0.0
+        return max(1.0, mean / max(1, n_active))
 
     def as_dict(self) -> dict[str, Any]:
-        """Times in seconds; tokens are those run through the model."""
+        """Times in seconds; tokens are those run through the model, and those reused instead.
+
+        The hit rate is the part of all prompts' tokens that was reused.
+        """
+        n_prompt = self._tokens_reused + self._tokens_prefilled
         return {
             "uptime_seconds": time.monotonic() - self._started,
             "steps": self._steps,
@@ -40,6 +64,9 @@ class EngineStats:
             "step_seconds_last": self._last_step_seconds,
             "tokens_prefilled": self._tokens_prefilled,
             "tokens_decoded": self._tokens_decoded,
+            "tokens_reused": self._tokens_reused,
+            "prefix_hit_rate": self._tokens_reused / n_prompt if n_prompt else 0.0,
+            "preemptions": self._preemptions,
             "requests_finished": {
                 reason: self._finished[reason] for reason in get_args(FinishReason)
             },

@@ -5,14 +5,16 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import secrets
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from enum import Enum, auto
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
 
-from astrai_cli.engine.cache.base import KVCacheView
+from astrai_cli.engine.cache.base import Identity, KVCacheView
 from astrai_cli.engine.detokenize import Detokenizer, TokenBytes
 from astrai_cli.engine.request import (
     Event,
@@ -23,8 +25,9 @@ from astrai_cli.engine.request import (
     Usage,
 )
 from astrai_cli.engine.sampling import MAX_SEED, SamplingPipeline
+from astrai_cli.engine.sessions import Session, Turn
 from astrai_cli.engine.stops import StopMatcher
-from astrai_cli.errors import AstraiError
+from astrai_cli.errors import AstraiError, DeadlineExceededError, OverloadedError
 from backends.base import SequenceStep
 
 Sink = Callable[[Event], None]
@@ -47,10 +50,22 @@ class Task(ABC):
 
     history holds the n_known tokens there are so far, prompt first; the keys and
     values of the first n_computed are in the cache. It has room for n_tokens_max.
+    n_reused of the prompt's tokens did not have to be run. The scheduler sets session.
     """
 
-    def __init__(self, prompt: Sequence[int], n_tokens_max: int, sink: Sink) -> None:
+    session: Session
+
+    def __init__(
+        self,
+        prompt: Sequence[int],
+        n_tokens_max: int,
+        sink: Sink,
+        *,
+        session_id: str | None = None,
+        timeout: float | None = None,
+    ) -> None:
         self.id = next(_task_ids)
+        self.session_id = session_id
         self.n_prompt = len(prompt)
         self.history: NDArray[np.int32] = np.empty(n_tokens_max, dtype=np.int32)
         self.history[: self.n_prompt] = prompt
@@ -58,8 +73,11 @@ class Task(ABC):
         self.n_computed = 0
         self.state = TaskState.WAITING
         self.cancel_requested = False
+        self.n_reused = 0
         self._sink = sink
-        self._pages: NDArray[np.int32] = np.empty(0, dtype=np.int32)
+        self._timeout = timeout
+        self._queued_at = self._start_by = self._deadline = inf
+        self._started_at: float | None = None
         self._reason: FinishReason | None = None
         self._error: AstraiError | None = None
 
@@ -72,18 +90,66 @@ class Task(ABC):
         """Known tokens that have not been run yet."""
         return self.n_known - self.n_computed
 
-    def start(self, view: KVCacheView, n_cached: int) -> None:
-        """Leave the queue, with cells whose first n_cached positions are computed."""
-        self._pages = view.pages
-        self.n_computed = n_cached
-        self.state = TaskState.PREFILLING
+    @property
+    def identity(self) -> Identity:
+        """What is at each position known so far."""
+        return self.history[: self.n_known]
 
-    def share(self, n: int) -> SequenceStep:
+    @property
+    @abstractmethod
+    def n_reusable(self) -> int:
+        """Leading positions that need not be run where their keys and values are there."""
+
+    @property
+    def expires_at(self) -> float:
+        """When the task ends if it is not done, or not even started, by then (monotonic)."""
+        return self._deadline if self._started_at else min(self._deadline, self._start_by)
+
+    @property
+    def seconds_run(self) -> float | None:
+        """Since it first left the queue; None where it never did."""
+        return time.monotonic() - self._started_at if self._started_at else None
+
+    def enqueue(self, queue_timeout: float) -> None:
+        """Enter the queue, to start within queue_timeout seconds."""
+        self._queued_at = time.monotonic()
+        self._start_by = self._queued_at + queue_timeout
+        if self._timeout is not None:
+            self._deadline = self._queued_at + self._timeout
+
+    def start(self, n_cached: int) -> None:
+        """Leave the queue, with the first n_cached positions computed."""
+        self._started_at = self._started_at or time.monotonic()
+        self.state = TaskState.PREFILLING
+        self.skip(n_cached)
+
+    def skip(self, n: int) -> None:
+        """The next n pending tokens need not be run: their keys and values are there."""
+        self.n_computed += n
+        if self.n_known == self.n_prompt:
+            self.n_reused += n
+
+    def preempt(self) -> None:
+        """Go back to the queue; all known tokens are pending again."""
+        self.state = TaskState.WAITING
+        self.n_computed = 0
+        if self.n_known == self.n_prompt:
+            self.n_reused = 0
+
+    def expire(self, retry_after: float) -> None:
+        """End because expires_at has passed; retry_after as in OverloadedError."""
+        if self._started_at is None and self._start_by <= self._deadline:
+            waited = self._start_by - self._queued_at
+            message = f"no place became free within {waited:g} seconds"
+            self.end("error", OverloadedError(message, retry_after=retry_after))
+        else:
+            message = f"the answer was not complete within {self._timeout:g} seconds"
+            self.end("error", DeadlineExceededError(message))
+
+    def share(self, n: int, view: KVCacheView) -> SequenceStep:
         """The next n pending tokens, as this task's share of a step."""
         start = self.n_computed
-        return SequenceStep(
-            self.history[start : start + n], start, self._pages, self._logit_rows(n)
-        )
+        return SequenceStep(self.history[start : start + n], start, view.pages, self._logit_rows(n))
 
     def advance(self, n: int, logits: NDArray[np.float32]) -> None:
         """Take note that n tokens were run and gave these logits [asked for, vocabulary].
@@ -105,10 +171,14 @@ class Task(ABC):
         assert self._reason is not None
         return Finish(
             self._reason,
-            Usage(self.n_prompt, self.n_known - self.n_prompt),
+            Usage(self.n_prompt, self.n_known - self.n_prompt, self.n_reused),
             error=str(self._error) if self._error else None,
             error_code=self._error.code if self._error else None,
         )
+
+    def turn(self) -> Turn | None:
+        """What its session remembers of a finished task; None where it did not end well."""
+        return None
 
     def deliver(self) -> None:
         """Send the sink its Finish."""
@@ -135,7 +205,13 @@ class GenerationTask(Task):
         sink: Sink,
     ) -> None:
         """Raises InvalidInputError for sampling parameters or stops out of bounds."""
-        super().__init__(request.prompt, n_tokens_max, sink)
+        super().__init__(
+            request.prompt,
+            n_tokens_max,
+            sink,
+            session_id=request.session_id,
+            timeout=request.timeout,
+        )
         seed = request.sampling.seed
         self._pipeline = SamplingPipeline.from_params(
             request.sampling, secrets.randbelow(MAX_SEED) if seed is None else seed
@@ -145,15 +221,32 @@ class GenerationTask(Task):
             self._end_ids |= frozenset(end_ids)
         self._detokenizer = Detokenizer(token_bytes)
         self._stops = StopMatcher(request.stop)
+        self._shown: list[str] = []
+        self._rest = ""
+
+    @property
+    def n_reusable(self) -> int:
+        """All but the last token, whose logits are wanted."""
+        return self.n_known - 1
+
+    def end(self, reason: FinishReason, error: AstraiError | None = None) -> None:
+        if self.state is not TaskState.FINISHED:
+            self._rest = self._stops.feed(self._detokenizer.flush()) + self._stops.flush()
+        super().end(reason, error)
+
+    def turn(self) -> Turn | None:
+        if self._reason not in {"stop", "length"}:
+            return None
+        history = self.history[: self.n_known].copy()
+        return Turn(history, self.n_prompt, "".join(self._shown) + self._rest)
 
     def finish(self) -> Finish:
         return dataclasses.replace(super().finish(), matched_stop=self._stops.matched)
 
     def deliver(self) -> None:
         """Send what text is still held back, then the Finish."""
-        rest = self._stops.feed(self._detokenizer.flush()) + self._stops.flush()
-        if rest:
-            self._sink(Piece(rest, ()))
+        if self._rest:
+            self._sink(Piece(self._rest, ()))
         super().deliver()
 
     def _logit_rows(self, n: int) -> int:
@@ -173,6 +266,7 @@ class GenerationTask(Task):
                 self.end("stop")
             elif self.n_known == self.n_tokens_max:
                 self.end("length")
+        self._shown.append(text)
         self._sink(Piece(text, (token_id,)))
 
 
@@ -182,11 +276,18 @@ class ScoringTask(Task):
     def __init__(self, token_ids: Sequence[int], vocab_size: int, sink: Sink) -> None:
         super().__init__(token_ids, len(token_ids), sink)
         self.logits: NDArray[np.float32] = np.empty((len(token_ids), vocab_size), np.float32)
+        self._n_scored = 0
+
+    @property
+    def n_reusable(self) -> int:
+        """Those whose logits are known, when it was preempted."""
+        return self._n_scored
 
     def _logit_rows(self, n: int) -> int:
         return n
 
     def _accept(self, logits: NDArray[np.float32]) -> None:
         self.logits[self.n_computed - len(logits) : self.n_computed] = logits
+        self._n_scored = max(self._n_scored, self.n_computed)
         if not self.n_pending:
             self.end("length")

@@ -17,6 +17,7 @@ from astrai_cli.errors import (
     EngineUnavailableError,
     OverloadedError,
     RequestCancelledError,
+    error_of,
 )
 from astrai_cli.worker.config import WorkerConfig
 from astrai_cli.worker.connection import WorkerConnection
@@ -31,7 +32,6 @@ from astrai_cli.worker.frames import (
     Shutdown,
     StatsQuery,
     StatsReport,
-    error_of,
 )
 
 log = logging.getLogger(__name__)

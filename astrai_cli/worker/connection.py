@@ -50,7 +50,8 @@ class WorkerConnection:
             sys.executable,
             "-m",
             "astrai_cli.worker.process",
-            config.model_dump_json(),
+            # What was not given stays so: a default gives way where a given value is refused.
+            config.model_dump_json(exclude_unset=True),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
         )

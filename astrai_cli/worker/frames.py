@@ -13,7 +13,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 from pydantic import Field, TypeAdapter, ValidationError
 
 from astrai_cli.engine.request import Finish, GenerationRequest, Piece
-from astrai_cli.errors import AstraiError, InvalidInputError
+from astrai_cli.errors import AstraiError, error_of
 
 PROTOCOL_VERSION = 1
 MAX_COMMAND_BYTES = 32 * 2**20
@@ -208,21 +208,3 @@ class FrameDecoder(Generic[Frame]):
             return self._codec.parse(self._line)
         except FrameError as error:
             return error
-
-
-def error_of(code: str, message: str, param: str | None = None) -> AstraiError:
-    """An AstraiError of the class that has this code; AstraiError itself for unknown codes."""
-    kind = _error_classes().get(code, AstraiError)
-    if issubclass(kind, InvalidInputError):
-        return kind(message, param=param)
-    return kind(message)
-
-
-def _error_classes() -> dict[str, type[AstraiError]]:
-    classes: dict[str, type[AstraiError]] = {}
-    pending: list[type[AstraiError]] = [AstraiError]
-    while pending:
-        kind = pending.pop()
-        classes.setdefault(kind.code, kind)
-        pending.extend(kind.__subclasses__())
-    return classes

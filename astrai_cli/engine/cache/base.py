@@ -6,10 +6,18 @@ Keys and values themselves live in the executor; here are only integers.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+Identity = NDArray[np.integer[Any]]
+"""One integer a position that says what is there: a token id.
+
+Equal integers at all positions up to some point mean equal keys and values there.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +25,7 @@ class KVCacheView:
     """Where one task's positions live.
 
     Position p is in cell pages[p // page_size] * page_size + p % page_size.
-    pages: int32, distinct; enough for every position the task may compute next.
+    pages: int32, distinct; enough for every position the task has cells for.
     """
 
     pages: NDArray[np.int32]
@@ -28,29 +36,62 @@ class KVCache(ABC):
     """Gives cells to tasks. Used by the engine thread alone.
 
     page_size: cells a page. n_cells: cells the executor must hold, in whole pages.
+    capacity: positions that one task can have when there is no other.
     """
 
     page_size: int
     n_cells: int
+    capacity: int
 
     @property
     @abstractmethod
     def cells_used(self) -> int:
-        """Cells that no new task can have at the moment."""
+        """Cells that somebody holds: a task, a session between its turns, a snapshot."""
+
+    @property
+    @abstractmethod
+    def cells_cached(self) -> int:
+        """Cells that nobody holds, and whose contents a task may still take over."""
 
     @abstractmethod
     def allocate_task(
-        self, task_id: int, prompt: NDArray[np.int32], n_tokens_max: int
+        self, task_id: int, identity: Identity, n_reusable: int, n_positions: int, spare: int
     ) -> int | None:
-        """Give a new task cells for up to n_tokens_max positions.
+        """Promise a task cells for its first n_positions, of which `identity` is known.
 
-        Returns how many of the prompt's first tokens are in those cells already
-        (fewer than the whole prompt), or None where there is no room now.
+        Returns how many of the first n_reusable positions are computed already. None
+        where that many cells, with `spare` pages besides, are not to be had now.
         """
 
     @abstractmethod
+    def take_over(self, task_id: int, former_id: int, n_positions: int, spare: int) -> bool:
+        """Give a task the cells of a former one, which ends thereby, and promise it the rest.
+
+        False, and nothing is changed, where the rest is not to be had now.
+        """
+
+    @abstractmethod
+    def catch_up(self, task_id: int, identity: Identity, n_reusable: int) -> int:
+        """Take over what other tasks computed since of the next positions; how many those are."""
+
+    @abstractmethod
+    def shared_keys(self, task_id: int, identity: Identity, n: int) -> Sequence[int]:
+        """Names of what the next n positions of a prompt hold that others could take over.
+
+        Where two tasks have the same first name, they are about to compute the same.
+        """
+
+    @abstractmethod
+    def grow(self, task_id: int, n_positions: int) -> bool:
+        """Make sure the task has cells for n_positions; what was promised is always there."""
+
+    @abstractmethod
+    def record(self, task_id: int, identity: Identity, n_computed: int) -> None:
+        """Take note that the first n_computed positions, of this identity, are computed."""
+
+    @abstractmethod
     def view(self, task_id: int) -> KVCacheView:
-        """The cells of a task that has been allocated."""
+        """The cells a task has."""
 
     @abstractmethod
     def free(self, task_id: int) -> None:

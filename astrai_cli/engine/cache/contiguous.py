@@ -1,12 +1,12 @@
-"""The default cache: each task has one fixed slot, as long as the context."""
+"""Each task has one fixed slot, as long as the context; nothing is shared."""
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Sequence
 
-from astrai_cli.engine.cache.base import KVCache, KVCacheView
-from astrai_cli.errors import InvalidInputError
+import numpy as np
+
+from astrai_cli.engine.cache.base import Identity, KVCache, KVCacheView
 
 
 class ContiguousCacheView(KVCacheView):
@@ -14,10 +14,10 @@ class ContiguousCacheView(KVCacheView):
 
 
 class ContiguousCache(KVCache):
-    """A slot a task: a page of `max_context` cells, never shared."""
+    """A slot a task: a page of `max_context` cells."""
 
     def __init__(self, n_slots: int, max_context: int) -> None:
-        self.page_size = max_context
+        self.page_size = self.capacity = max_context
         self.n_cells = n_slots * max_context
         # Last in, first out: a slot used lately is warm in the processor's caches.
         self._free_slots = list(reversed(range(n_slots)))
@@ -27,18 +27,34 @@ class ContiguousCache(KVCache):
     def cells_used(self) -> int:
         return len(self._slots) * self.page_size
 
+    @property
+    def cells_cached(self) -> int:
+        return 0
+
     def allocate_task(
-        self, task_id: int, prompt: NDArray[np.int32], n_tokens_max: int
+        self, task_id: int, identity: Identity, n_reusable: int, n_positions: int, spare: int
     ) -> int | None:
-        if n_tokens_max > self.page_size:
-            raise InvalidInputError(
-                f"a task of {n_tokens_max} positions does not fit a slot of {self.page_size} cells"
-            )
         if not self._free_slots:
             return None
         slot = np.array([self._free_slots.pop()], dtype=np.int32)
         self._slots[task_id] = ContiguousCacheView(slot, self.page_size)
         return 0
+
+    def take_over(self, task_id: int, former_id: int, n_positions: int, spare: int) -> bool:
+        self._slots[task_id] = self._slots.pop(former_id)
+        return True
+
+    def catch_up(self, task_id: int, identity: Identity, n_reusable: int) -> int:
+        return 0
+
+    def shared_keys(self, task_id: int, identity: Identity, n: int) -> Sequence[int]:
+        return ()
+
+    def grow(self, task_id: int, n_positions: int) -> bool:
+        return n_positions <= self.page_size
+
+    def record(self, task_id: int, identity: Identity, n_computed: int) -> None:
+        """Nothing to note: no other task will ask."""
 
     def view(self, task_id: int) -> ContiguousCacheView:
         return self._slots[task_id]

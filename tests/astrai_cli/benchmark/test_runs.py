@@ -12,7 +12,7 @@ from tiny_models import VOCABULARY, tiny_gguf
 from astrai_cli.artifact import export_model
 from astrai_cli.benchmark.runs import find_reference, run_quality, run_speed
 from astrai_cli.config import BenchConfig, Config, ExportConfig, LimitsConfig, ModelConfig
-from astrai_cli.errors import AstraiError, ContextOverflowError, InvalidInputError
+from astrai_cli.errors import AstraiError, InvalidInputError
 from astrai_cli.loading import RunnableModel
 
 
@@ -40,7 +40,7 @@ def test_speed_runs_all_sequences_together(tmp_path: Path) -> None:
 
 def test_a_prompt_that_the_model_cannot_hold_is_refused(tmp_path: Path) -> None:
     model = RunnableModel(tiny_gguf(tmp_path, context_length=32), "eager")
-    with pytest.raises(ContextOverflowError):
+    with pytest.raises(InvalidInputError, match="the model's context is 32"):
         run_speed(model, bench(prompt_lengths=(64,), batch_sizes=(1,)), silent)
 
 

@@ -2,108 +2,29 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
-from dataclasses import dataclass, field
+from typing import Any
 
-import numpy as np
 import pytest
 from byte_tokenizer import VOCABULARY, byte_text
+from engine_clients import CONTEXT, GREEDY, Client, alone, request, run_schedule
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
-from numpy_executor import NumpyExecutor, hash_logits
+from numpy_executor import NumpyExecutor
 
 from astrai_cli.config import LimitsConfig
-from astrai_cli.engine.cache import ContiguousCache
-from astrai_cli.engine.engine import InferenceEngine, RequestHandle
-from astrai_cli.engine.request import Event, Finish, GenerationRequest, Piece, SamplingParams
-from astrai_cli.engine.sampling import SamplingPipeline
+from astrai_cli.engine.cache import ContiguousCache, Identity
+from astrai_cli.engine.engine import InferenceEngine
+from astrai_cli.engine.request import Event, GenerationRequest, SamplingParams
 from astrai_cli.errors import EngineUnavailableError, OverloadedError
 from backends.base import Step
 
-CONTEXT = 48
-_events = itertools.count()
-GREEDY = SamplingParams(temperature=0)
-
-
-def alone(request: GenerationRequest) -> tuple[int, ...]:
-    """What a request must give, computed from nothing but its own history."""
-    pipeline = SamplingPipeline.from_params(request.sampling, request.sampling.seed or 0)
-    history = list(request.prompt)
-    assert request.max_tokens is not None
-    for index in range(request.max_tokens):
-        history.append(pipeline.sample(hash_logits(np.array(history), VOCABULARY), index))
-    return tuple(history[len(request.prompt) :])
-
-
-@dataclass
-class Client:
-    """One request: when it arrives and when its client gives up, in steps of the executor."""
-
-    request: GenerationRequest
-    arrival: int = 0
-    cancel_after: int | None = None
-    events: list[Event] = field(default_factory=list)
-    first_event: int = -1
-    started: bool = False
-    handle: RequestHandle | None = None
-    ended: threading.Event = field(default_factory=threading.Event)
-
-    def submit(self, engine: InferenceEngine) -> None:
-        if not self.started:
-            self.started = True
-            self.handle = engine.submit(self.request, self.take)
-
-    def take(self, event: Event) -> None:
-        assert not self.ended.is_set(), "an event after the Finish"
-        if not self.events:
-            self.first_event = next(_events)
-        self.events.append(event)
-        if isinstance(event, Finish):
-            self.ended.set()
-
-    @property
-    def token_ids(self) -> tuple[int, ...]:
-        pieces = [event for event in self.events if isinstance(event, Piece)]
-        return tuple(token_id for piece in pieces for token_id in piece.token_ids)
-
-    @property
-    def finish(self) -> Finish:
-        assert self.ended.wait(30)
-        finish = self.events[-1]
-        assert isinstance(finish, Finish)
-        return finish
-
-
-def run_schedule(
-    clients: list[Client], limits: LimitsConfig, max_step_tokens: int
-) -> InferenceEngine:
-    """Let clients arrive and give up at their steps, from inside the executor.
-
-    When the engine runs out of work before a client's step, the client comes early.
-    """
-    executor = NumpyExecutor(VOCABULARY, CONTEXT, max_step_tokens)
-    engine = InferenceEngine(executor, byte_text(), limits)
-
-    def before_step(step: Step) -> None:
-        now = len(executor.steps)
-        for client in clients:
-            if client.arrival <= now:
-                client.submit(engine)
-            if client.handle and client.cancel_after is not None and client.cancel_after <= now:
-                client.handle.cancel()
-
-    executor.before_step = before_step
-    with engine:
-        for client in sorted(clients, key=lambda client: client.arrival):
-            client.submit(engine)
-            while left := [c for c in clients if c.started and not c.ended.is_set()]:
-                assert left[0].ended.wait(30)
-    return engine
-
-
-prompts = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=24).map(tuple)
+_ids = st.lists(st.integers(0, VOCABULARY - 1), max_size=23).map(tuple)
+_shared = st.integers(1, 20).map(lambda n: tuple(range(n)))
+prompts = st.one_of(
+    st.builds(lambda first, rest: (first, *rest), st.integers(0, VOCABULARY - 1), _ids),
+    st.builds(lambda prefix, rest: (*prefix, *rest[:4]), _shared, _ids),
+)
 samplings = st.one_of(
     st.just(GREEDY),
     st.builds(
@@ -125,18 +46,50 @@ clients = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@st.composite
+def conversations(draw: st.DrawFn) -> list[Client]:
+    """A session's turns, each of which may go on from the last or start anew."""
+    name = draw(st.sampled_from(["a", "b"]))
+    turns: list[Client] = []
+    history: tuple[int, ...] = ()
+    for _ in range(draw(st.integers(1, 3))):
+        if draw(st.booleans()) or len(history) > CONTEXT - 16:
+            history = ()
+        prompt = (*history, *draw(st.lists(st.integers(0, 3), min_size=1, max_size=8)))
+        turn = GenerationRequest(prompt, GREEDY, draw(st.integers(1, 6)), session_id=name)
+        turns.append(Client(turn, draw(st.integers(0, 30)), draw(st.none() | st.integers(0, 40))))
+        history = prompt + alone(turn)
+    return sorted(turns, key=lambda turn: turn.arrival)
+
+
+@st.composite
+def engine_limits(draw: st.DrawFn) -> LimitsConfig:
+    """Limits of a cache that holds one context at least, and often not much more."""
+    limits: dict[str, Any] = {"max_decode_sequences": draw(st.integers(1, 5))}
+    limits["max_step_tokens"] = draw(st.integers(1, 32))
+    limits["max_prefill_chunk"] = draw(st.integers(1, 32))
+    limits["evict_idle_sessions"] = draw(st.booleans())
+    limits["cache"] = draw(st.sampled_from(["contiguous", "paged", "paged"]))
+    if limits["cache"] == "paged":
+        limits["page_size"] = draw(st.sampled_from([1, 3, 4, 16]))
+        if draw(st.booleans()):
+            limits["max_cells"] = CONTEXT + 1 + 16 * draw(st.integers(0, 5))
+        else:
+            limits["prefix_cache_entries"] = draw(st.integers(0, 2))
+    return LimitsConfig(**limits)
+
+
+@settings(max_examples=150, deadline=None)
 @given(
     clients=st.lists(clients, min_size=1, max_size=10),
-    max_sequences=st.integers(1, 5),
-    max_chunk=st.integers(1, 16),
-    max_step_tokens=st.integers(1, 32),
+    talks=st.lists(conversations(), max_size=2),
+    limits=engine_limits(),
 )
 def test_any_schedule_gives_each_request_what_it_gets_alone(
-    clients: list[Client], max_sequences: int, max_chunk: int, max_step_tokens: int
+    clients: list[Client], talks: list[list[Client]], limits: LimitsConfig
 ) -> None:
-    limits = LimitsConfig(max_decode_sequences=max_sequences, max_prefill_chunk=max_chunk)
-    engine = run_schedule(clients, limits, max_step_tokens)
+    clients = clients + [turn for talk in talks for turn in talk]
+    engine = run_schedule(clients, limits)
     for client in clients:
         expected = alone(client.request)
         if client.finish.reason == "cancelled":
@@ -146,11 +99,13 @@ def test_any_schedule_gives_each_request_what_it_gets_alone(
             assert client.finish.reason == "length"
             assert client.token_ids == expected
         usage = client.finish.usage
-        assert usage.prompt_tokens == len(client.request.prompt)
+        assert usage.prompt_tokens == len(client.request.prompt) > usage.cached_tokens
         assert usage.completion_tokens == len(client.token_ids)
     stats = engine.get_stats()
-    assert (stats["queue"], stats["active"], stats["cells_used"]) == (0, 0, 0)
+    assert (stats["queue"], stats["active"]) == (0, 0)
     assert sum(stats["requests_finished"].values()) == len(clients)
+    if not talks and not limits.prefix_cache_entries:
+        assert stats["cells_used"] == 0
 
 
 @settings(max_examples=30, deadline=None)
@@ -192,14 +147,11 @@ def test_every_request_gets_one_finish_through_failures_and_shutdown(
     assert engine.get_stats()["cells_used"] == 0
 
 
-def request(n_prompt: int, max_tokens: int, first: int = 1) -> GenerationRequest:
-    prompt = (first, *range(2, n_prompt + 1))
-    return GenerationRequest(prompt, GREEDY, max_tokens, ignore_eos=True)
-
-
-def run_all(clients: list[Client], max_step_tokens: int = 32, **limits: int) -> list[list[int]]:
+def run_all(
+    clients: list[Client], executor_step_tokens: int = 32, **limits: int
+) -> list[list[int]]:
     """Run clients, all but the first arriving in its first step; the token counts of each step."""
-    executor = NumpyExecutor(VOCABULARY, CONTEXT, max_step_tokens)
+    executor = NumpyExecutor(VOCABULARY, CONTEXT, executor_step_tokens)
 
     def before_step(step: Step) -> None:
         for client in clients:
@@ -213,21 +165,27 @@ def run_all(clients: list[Client], max_step_tokens: int = 32, **limits: int) -> 
     return [[n for _, n in step] for step in executor.steps]
 
 
-def test_prompts_run_in_chunks_beside_answers() -> None:
+def test_prompts_run_in_quarters_of_chunks_beside_answers() -> None:
     clients = [Client(request(2, 8)), Client(request(20, 3, first=9))]
-    steps = run_all(clients, max_prefill_chunk=6)
+    steps = run_all(clients, max_prefill_chunk=24)
     assert steps == [[2], [1, 6], [1, 6], [1, 6], [1, 2], [1, 1], [1, 1], [1]]
 
 
-def test_prompts_without_answers_beside_them_use_whole_steps() -> None:
-    steps = run_all([Client(request(40, 1))], max_step_tokens=32, max_prefill_chunk=6)
-    assert steps == [[32], [8]]
+def test_prompts_without_answers_beside_them_run_in_chunks() -> None:
+    steps = run_all([Client(request(40, 1))], max_step_tokens=32, max_prefill_chunk=24)
+    assert steps == [[24], [16]]
+
+
+def test_a_step_has_no_more_tokens_than_allowed() -> None:
+    clients = [Client(request(3, 4, first=n)) for n in range(10, 13)]
+    steps = run_all(clients, max_step_tokens=4)
+    assert all(sum(step) <= 4 for step in steps)
 
 
 def test_short_prompts_share_a_step_in_order_of_arrival() -> None:
     clients = [Client(request(3, 2, first=n)) for n in range(10, 15)]
-    steps = run_all(clients, max_step_tokens=8, max_decode_sequences=5)
-    assert steps == [[3], [1, 3, 3, 1], [1, 1, 2, 3], [1, 1]]
+    steps = run_all(clients, executor_step_tokens=32, max_decode_sequences=5)
+    assert steps == [[3], [1, 3, 3, 2], [1, 1, 1, 3], [1, 1]]
 
 
 def test_more_requests_than_slots_are_served_in_order_of_arrival() -> None:
@@ -321,7 +279,7 @@ def test_shutdown_lets_requests_finish_within_its_time() -> None:
 
 class BrokenCache(ContiguousCache):
     def allocate_task(
-        self, task_id: int, prompt: NDArray[np.int32], n_tokens_max: int
+        self, task_id: int, identity: Identity, n_reusable: int, n_positions: int, spare: int
     ) -> int | None:
         raise KeyError("the books are wrong")
 

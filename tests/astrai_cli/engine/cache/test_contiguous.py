@@ -1,10 +1,8 @@
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from astrai_cli.engine.cache import ContiguousCache
-from astrai_cli.errors import InvalidInputError
 
 PROMPT = np.array([1, 2, 3], np.int32)
 
@@ -17,7 +15,7 @@ def test_slots_are_never_shared_lost_or_exceeded(
     held: set[int] = set()
     for allocate, task_id in actions:
         if allocate and task_id not in held:
-            n_cached = cache.allocate_task(task_id, PROMPT, 8)
+            n_cached = cache.allocate_task(task_id, PROMPT, 2, 8, spare=0)
             assert n_cached == (0 if len(held) < n_slots else None)
             if n_cached is not None:
                 held.add(task_id)
@@ -31,6 +29,10 @@ def test_slots_are_never_shared_lost_or_exceeded(
     assert cache.n_cells == 8 * n_slots
 
 
-def test_a_task_longer_than_a_slot_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match="9 positions does not fit a slot of 8 cells"):
-        ContiguousCache(1, max_context=8).allocate_task(0, PROMPT, 9)
+def test_a_slot_passes_from_a_task_to_the_next_of_its_session() -> None:
+    cache = ContiguousCache(1, max_context=8)
+    assert cache.allocate_task(1, PROMPT, 2, 4, spare=0) == 0
+    assert cache.take_over(2, 1, 8, spare=0)
+    assert cache.grow(2, 8)
+    cache.free(2)
+    assert cache.cells_used == 0
