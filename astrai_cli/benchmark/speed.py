@@ -57,7 +57,7 @@ def measure_speed(
     Raises as InferenceEngine.submit does, ExecutionError for a failed step, and
     InvalidInputError where the sequences never run all together.
     """
-    bench = _Bench(engine, config.decode_tokens)
+    bench = SpeedBench(engine, config.decode_tokens)
     work: list[tuple[str, int, Callable[[int], float]]]
     work = [("prefill", length, bench.prefill) for length in config.prompt_lengths]
     work += [("decode", batch, bench.decode) for batch in config.batch_sizes]
@@ -70,7 +70,7 @@ def measure_speed(
     return results
 
 
-class _Bench:
+class SpeedBench:
     """Single timed runs on one engine."""
 
     def __init__(self, engine: InferenceEngine, decode_tokens: int) -> None:
@@ -85,9 +85,9 @@ class _Bench:
         timed.wait()
         return length / (timed.first - started)
 
-    def decode(self, batch: int) -> float:
+    def decode(self, batch: int, prompt_length: int = DECODE_PROMPT_TOKENS) -> float:
         """Tokens a second of `batch` sequences, while all of them are decoding."""
-        sequences = [self._start(DECODE_PROMPT_TOKENS, self._decode_tokens) for _ in range(batch)]
+        sequences = [self._start(prompt_length, self._decode_tokens) for _ in range(batch)]
         for each in sequences:
             each.wait()
         start = max(each.first for each in sequences)

@@ -73,10 +73,10 @@ class Candidates:
             keep = np.delete(keep, ties[-surplus:])
         return self.take(keep)
 
-    def weights(self) -> NDArray[np.float64]:
-        """Softmax's numerators, the largest being 1: float64 [n]."""
-        weights: NDArray[np.float32] = np.exp(self.logits - self.logits.max())
-        return weights.astype(np.float64)
+    def weights(self) -> NDArray[np.float32]:
+        """Softmax's numerators, the largest being 1: float32 [n]."""
+        weights: NDArray[np.float32] = self.logits - self.logits.max()
+        return np.exp(weights, out=weights)
 
 
 class BaseSamplingStrategy(ABC):
@@ -119,11 +119,11 @@ class TopPStrategy(BaseSamplingStrategy):
 
     def apply(self, candidates: Candidates) -> Candidates:
         weights = candidates.weights()
-        total = weights.sum()
+        total = float(weights.sum())
         # All tokens below this weight together miss the nucleus: no need to sort them.
         floor = (1 - self._p) * total / len(weights)
         likely = np.sort(weights[weights >= floor])[::-1]
-        size = int(np.searchsorted(likely.cumsum(), self._p * total)) + 1
+        size = int(np.searchsorted(likely.cumsum(dtype=np.float64), self._p * total)) + 1
         return candidates.largest(size)
 
 
@@ -207,13 +207,14 @@ def _all_ids(n: int) -> NDArray[np.int64]:
     return np.arange(n)
 
 
-def _draw(weights: NDArray[np.float64], u: float) -> int:
+def _draw(weights: NDArray[np.float32], u: float) -> int:
     """The first index whose cumulative weight exceeds u times the total, blockwise for speed."""
-    blocks = np.add.reduceat(weights, np.arange(0, len(weights), _BLOCK)).cumsum()
+    sums = np.add.reduceat(weights, np.arange(0, len(weights), _BLOCK))
+    blocks = sums.cumsum(dtype=np.float64)
     target = u * blocks[-1]
     block = min(int(np.searchsorted(blocks, target, side="right")), len(blocks) - 1)
     before = blocks[block - 1] if block else 0.0
-    inside = weights[block * _BLOCK : (block + 1) * _BLOCK].cumsum()
+    inside = weights[block * _BLOCK : (block + 1) * _BLOCK].cumsum(dtype=np.float64)
     # Rounding may leave the target a hair past the block's own sum; it stays in the block.
     target = min(target - before, np.nextafter(inside[-1], 0))
     return block * _BLOCK + int(np.searchsorted(inside, target, side="right"))
