@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import regex
 
@@ -16,10 +15,10 @@ from astrai_cli.serving.tool_schemas.assertions import compile_pattern, is_integ
 from astrai_cli.serving.tool_schemas.budget import Budget, structural_key
 from astrai_cli.serving.tool_schemas.dialects import Schema
 from astrai_cli.serving.tool_schemas.evaluation import Node
+from astrai_cli.serving.tool_schemas.json_text import NOTHING, parse_json
 from astrai_cli.serving.tool_schemas.kinds import ANY, KindFinder, Kinds
 
 MAX_TRIES = 1024
-MAX_VALUE_DEPTH = 100
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 MAX_NUMBER_CHARS = 400
 
@@ -126,69 +125,33 @@ def candidates(text: str, kinds: Kinds) -> list[Any]:
         return [text]
     found: list[Any] = []
     value = _decoded(text.strip(), kinds)
-    if value is not _NOTHING and _allows(kinds, value):
+    if value is not NOTHING and _allows(kinds, value):
         found.append(value)
     if "string" in kinds or not found:
         found.append(text)
     return found
 
 
-_NOTHING = object()
-
-
 def _decoded(text: str, kinds: Kinds) -> Any:
-    """The value that a text spells, or _NOTHING. A string is never spelled, it is the text."""
-    value = _parsed(text)
-    if (value is _NOTHING or isinstance(value, str)) and "string" not in kinds:
+    """The value that a text spells, or NOTHING. A string is never spelled, it is the text."""
+    value = parse_json(text)
+    if (value is NOTHING or isinstance(value, str)) and "string" not in kinds:
         value = _number(text)
     if isinstance(value, str):
-        return _NOTHING
+        return NOTHING
     if "number" not in kinds and isinstance(value, float) and value.is_integer():
         return int(value)
     return value
 
 
-def _parsed(text: str) -> Any:
-    try:
-        value = json.loads(text, parse_constant=_refuse, parse_float=_finite)
-    except (ValueError, RecursionError):
-        return _NOTHING
-    return value if _is_shallow(value) else _NOTHING
-
-
 def _number(text: str) -> Any:
     """A number in a spelling that JSON does not have: +5, 007, .5 or 5."""
     if len(text) > MAX_NUMBER_CHARS or not _NUMBER.fullmatch(text):
-        return _NOTHING
+        return NOTHING
     if text.lstrip("+-").isdigit():
         return int(text)
     value = float(text)
-    return value if math.isfinite(value) else _NOTHING
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not JSON")
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"{text[:80]} is out of range")
-    return value
-
-
-def _is_shallow(value: Any) -> bool:
-    level = [value]
-    for _ in range(MAX_VALUE_DEPTH):
-        level = [
-            part
-            for each in level
-            if isinstance(each, dict | list)
-            for part in (each.values() if isinstance(each, dict) else each)
-        ]
-        if not level:
-            return True
-    return False
+    return value if math.isfinite(value) else NOTHING
 
 
 def _allows(kinds: Kinds, value: Any) -> bool:

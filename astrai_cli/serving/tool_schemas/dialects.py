@@ -39,6 +39,7 @@ _SINGLE_2019 = _SINGLE | {"contentSchema", "unevaluatedItems", "unevaluatedPrope
 _LISTED = frozenset(("allOf", "anyOf", "items", "oneOf"))
 _MAPPED = frozenset(("definitions", "dependencies", "patternProperties", "properties"))
 _MAPPED_2019 = _MAPPED | {"$defs", "dependentSchemas"}
+_VOCABULARIES = ("core", "applicator", "validation", "meta-data", "content")
 
 DRAFT_7 = Dialect(
     "http://json-schema.org/draft-07/schema",
@@ -49,14 +50,14 @@ DRAFT_7 = Dialect(
 )
 DRAFT_2019_09 = Dialect(
     "https://json-schema.org/draft/2019-09/schema",
-    tuple("core applicator validation meta-data format content".split()),
+    (*_VOCABULARIES, "format"),
     single=_SINGLE_2019,
     listed=_LISTED,
     mapped=_MAPPED_2019,
 )
 DRAFT_2020_12 = Dialect(
     "https://json-schema.org/draft/2020-12/schema",
-    tuple("core applicator unevaluated validation meta-data format-annotation content".split()),
+    (*_VOCABULARIES, "format-annotation", "unevaluated"),
     single=_SINGLE_2019 - {"additionalItems"},
     listed=(_LISTED - {"items"}) | {"prefixItems"},
     mapped=_MAPPED_2019,
