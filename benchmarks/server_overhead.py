@@ -1,9 +1,10 @@
-"""What the server adds to the engine: time between chunks, and to the first one.
+"""What the server adds to the executor's own time: between chunks, and to the first one.
 
-Starts a real server and reads N streams at once over plain sockets. The engine's
-own statistics say how long its steps took; the rest of the wall time is the
-server's part: sampling, detokenising, scheduling, frames, HTTP, shared out over
-the steps. The client runs on the same cores and is counted too.
+Starts a real server and reads N streams at once over plain sockets. The same work runs
+in turn on an engine in a process of its own, with nothing beside it. What the clients
+see more than those steps took is the server's part: sampling, detokenising, scheduling,
+frames, HTTP, and what all that takes from the steps it runs beside. The client runs on
+the same cores and is counted too.
 
     python benchmarks/server_overhead.py MODEL --backend cpu
 """
@@ -12,65 +13,74 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
-import multiprocessing
 import statistics
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, astuple, dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
+from astrai_peer import start_astrai
+from local_server import server
+from peer import Peer
 
-from astrai_cli.config import ExportConfig, LimitsConfig, ModelConfig, ServeConfig
-from astrai_cli.loading import RunnableModel, prepare_model
-from astrai_cli.serving.server import run_server
+from astrai_cli.config import ExportConfig, LimitsConfig, ModelConfig
+from astrai_cli.loading import prepare_model
+
+SAMPLINGS = {"greedy": {"temperature": 0}, "the protocol's defaults": {}}
 
 
-@dataclass(frozen=True)
-class Steps:
-    """The engine's steps so far: how many, and their seconds together."""
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds, of one chunk.
 
-    count: int
-    seconds: float
+    client: as the clients saw it. steps: the executor's steps then. alone: the executor's
+    steps for the same work with no server beside them. server: what it added.
+    """
+
+    client: float
+    steps: float
+    alone: float
+    server: float
 
     @classmethod
-    async def read(cls, url: str) -> Steps:
+    def of(cls, client: float, steps: float, alone: float, chunks: int = 1) -> Times:
+        return cls(client / chunks, steps / chunks, alone / chunks, (client - alone) / chunks)
+
+    @classmethod
+    def medians(cls, runs: list[Times]) -> Times:
+        return cls(*map(statistics.median, zip(*map(astuple, runs), strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What the engine has done so far."""
+
+    steps: int
+    step_seconds: float
+    tokens_prefilled: int
+
+    @classmethod
+    async def read(cls, url: str) -> Counters:
         async with httpx.AsyncClient() as client:
             stats = (await client.get(f"{url}/stats")).json()
-        return cls(stats["steps"], stats["steps"] * stats["step_seconds_mean"])
+        steps = stats["steps"]
+        return cls(steps, steps * stats["step_seconds_mean"], stats["tokens_prefilled"])
 
-    def __sub__(self, earlier: Steps) -> Steps:
-        return Steps(self.count - earlier.count, self.seconds - earlier.seconds)
-
-
-@contextmanager
-def server(model: RunnableModel, limits: LimitsConfig) -> Iterator[str]:
-    """A server's URL; the server ends with the block."""
-    context = multiprocessing.get_context("spawn")
-    ready = context.Queue()
-    serve = ServeConfig(port=0, log_level="warning")
-    process = context.Process(
-        target=run_server, args=(model.source, model.backend, limits, serve, ready.put)
-    )
-    process.start()
-    try:
-        yield ready.get(timeout=120)
-    finally:
-        process.terminate()
-        process.join()
+    def __sub__(self, earlier: Counters) -> Counters:
+        return Counters(*(a - b for a, b in zip(astuple(self), astuple(earlier), strict=True)))
 
 
-def request_bytes(url: str, prompt: str, max_tokens: int) -> bytes:
+def request_bytes(url: str, prompt: str, max_tokens: int, sampling: dict[str, Any]) -> bytes:
     body: dict[str, Any] = {
         "messages": [{"role": "user", "content": prompt}],
         "max_tokens": max_tokens,
-        "temperature": 0,
         "stream": True,
         "ignore_eos": True,
+        **sampling,
     }
     content = json.dumps(body)
     return (
@@ -79,13 +89,13 @@ def request_bytes(url: str, prompt: str, max_tokens: int) -> bytes:
     ).encode()
 
 
-async def first_and_last_chunk(url: str, prompt: str, max_tokens: int) -> tuple[float, float]:
+async def first_and_last_chunk(url: str, request: bytes) -> tuple[float, float]:
     """Seconds until the first and until the last chunk of one streamed answer."""
     where = urlsplit(url)
+    started = time.perf_counter()
     reader, writer = await asyncio.open_connection(where.hostname, where.port)
     first = last = 0.0
-    started = time.perf_counter()
-    writer.write(request_bytes(url, prompt, max_tokens))
+    writer.write(request)
     while data := await reader.read(65536):
         if b"data: " in data:
             last = time.perf_counter() - started
@@ -94,58 +104,109 @@ async def first_and_last_chunk(url: str, prompt: str, max_tokens: int) -> tuple[
     return first, last
 
 
-async def between_chunks(url: str, n_streams: int, n_tokens: int) -> tuple[float, float]:
-    """Seconds of wall time and of engine steps, for each step of answers given together."""
-    before = await Steps.read(url)
-    prompts = [f"Tell me story number {number}." for number in range(n_streams)]
-    times = await asyncio.gather(*(first_and_last_chunk(url, each, n_tokens) for each in prompts))
-    steps = await Steps.read(url) - before
-    return max(last for _, last in times) / steps.count, steps.seconds / steps.count
+class Overhead:
+    """Single runs on one server, each beside the same work on an engine alone."""
+
+    def __init__(self, url: str, alone: Peer, n_streams: int, n_tokens: int) -> None:
+        self._url = url
+        self._alone = alone
+        self._n_streams = n_streams
+        self._n_tokens = n_tokens
+        # Makes each prompt a new one, so that no prefix of it is found in a cache.
+        self._number = itertools.count(1_000_000)
+
+    async def between_chunks(self, sampling: dict[str, Any]) -> Times:
+        """A step's worth of answers given together."""
+        requests = [
+            request_bytes(self._url, f"{next(self._number)} stories.", self._n_tokens, sampling)
+            for _ in range(self._n_streams)
+        ]
+        before = await Counters.read(self._url)
+        times = await asyncio.gather(*(first_and_last_chunk(self._url, each) for each in requests))
+        done = await Counters.read(self._url) - before
+        alone = self._alone.ask(
+            kind="decode",
+            sequences=self._n_streams,
+            context=done.tokens_prefilled // self._n_streams,
+        )
+        return Times.of(
+            max(last for _, last in times), done.step_seconds, alone["step_seconds"], done.steps
+        )
+
+    async def to_first_chunk(self, n_words: int) -> Times:
+        """A lone answer's first chunk."""
+        request = request_bytes(self._url, f"{next(self._number)}{' word' * n_words}", 1, {})
+        before = await Counters.read(self._url)
+        first, _ = await first_and_last_chunk(self._url, request)
+        done = await Counters.read(self._url) - before
+        alone = self._alone.ask(kind="prefill", context=done.tokens_prefilled)
+        return Times.of(first, done.step_seconds, alone["step_seconds"])
 
 
-async def to_first_chunk(url: str, n_words: int) -> tuple[float, float]:
-    """Seconds until the first chunk of a lone answer, and of the engine steps for it."""
-    before = await Steps.read(url)
-    first, _ = await first_and_last_chunk(url, "word " * n_words, 1)
-    return first, (await Steps.read(url) - before).seconds
+async def measure(overhead: Overhead, options: argparse.Namespace) -> dict[str, Times]:
+    """Medians of everything, after one run of each that is not counted."""
+    runs: dict[str, list[Times]] = {}
+    for turn in range(options.repeats + 1):
+        for name, sampling in SAMPLINGS.items():
+            times = await overhead.between_chunks(sampling)
+            runs.setdefault(f"between chunks of {options.streams} streams, {name}", []).append(
+                times
+            )
+        for n_words in options.words:
+            times = await overhead.to_first_chunk(n_words)
+            runs.setdefault(f"to the first chunk, prompt of {n_words} words", []).append(times)
+        print(f"\rround {turn} of {options.repeats}", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    return {name: Times.medians(each[1:]) for name, each in runs.items()}
 
 
-async def measure(url: str, options: argparse.Namespace) -> None:
-    await between_chunks(url, options.streams, 8)
-    chunks = [
-        await between_chunks(url, options.streams, options.tokens) for _ in range(options.repeats)
-    ]
-    firsts = [await to_first_chunk(url, options.words) for _ in range(3 * options.repeats)]
-    print(f"{'median milliseconds':45}{'client':>9}{'steps':>9}{'server':>9}")
-    print_row(f"between chunks of {options.streams} streams", chunks)
-    print_row(f"to the first chunk, prompt of {options.words} words", firsts)
-
-
-def print_row(name: str, runs: list[tuple[float, float]]) -> None:
-    seen, steps = (statistics.median(column) for column in zip(*runs, strict=True))
-    added = statistics.median(total - step for total, step in runs)
-    print(f"{name:45}" + "".join(f"{1000 * each:9.2f}" for each in (seen, steps, added)))
+def print_table(results: dict[str, Times]) -> None:
+    print(f"{'median milliseconds':58}" + "".join(f"{name:>9}" for name in Times.__slots__))
+    for name, times in results.items():
+        print(f"{name:58}" + "".join(f"{1000 * each:9.2f}" for each in astuple(times)))
 
 
 def main() -> None:
+    options = _options()
+    model = prepare_model(
+        options.model,
+        ModelConfig(backend=options.backend),
+        ExportConfig(),
+        lambda what, done: print(f"\r{done:4.0%} {what:60}", end="", file=sys.stderr),
+    )
+    limits = LimitsConfig(max_decode_sequences=options.streams, threads=options.threads)
+    alone = start_astrai(
+        model,
+        sequences=options.streams,
+        context=limits.max_context,
+        decode_tokens=options.tokens,
+        threads=options.threads,
+    )
+    with alone, server(model, limits) as url:
+        overhead = Overhead(url, alone, options.streams, options.tokens)
+        results = asyncio.run(measure(overhead, options))
+    if options.json:
+        print(json.dumps({name: asdict(times) for name, times in results.items()}, indent=2))
+    else:
+        print_table(results)
+
+
+def _options() -> argparse.Namespace:
+    def counts(text: str) -> list[int]:
+        return [int(part) for part in text.split(",")]
+
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("model", help="an alias, a GGUF file or an artifact folder")
     parser.add_argument("--backend", help="the backend that runs it")
     parser.add_argument("--threads", type=int, help="threads of the backend")
     parser.add_argument("--streams", type=int, default=8, help="answers at once")
     parser.add_argument("--tokens", type=int, default=128, help="tokens of each answer")
-    parser.add_argument("--words", type=int, default=64, help="words of the lone prompt")
-    parser.add_argument("--repeats", type=int, default=3, help="times each is measured")
-    options = parser.parse_args()
-    model = prepare_model(
-        options.model,
-        ModelConfig(backend=options.backend),
-        ExportConfig(),
-        lambda what, fraction: print(f"\r{fraction:4.0%} {what:60}", end="", file=sys.stderr),
+    parser.add_argument(
+        "--words", type=counts, default=[16, 64, 256], help="words of the lone prompts"
     )
-    limits = LimitsConfig(max_decode_sequences=options.streams, threads=options.threads)
-    with server(model, limits) as url:
-        asyncio.run(measure(url, options))
+    parser.add_argument("--repeats", type=int, default=5, help="counted runs of each")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

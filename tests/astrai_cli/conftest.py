@@ -14,7 +14,7 @@ from astrai_cli.config import ExportConfig, ModelConfig
 from astrai_cli.loading import RunnableModel, prepare_model
 from backends.base import get_backend
 
-BACKENDS = ["eager"]
+BACKENDS = ["eager", "cpu"]
 
 
 @pytest.fixture(scope="session")
@@ -38,6 +38,15 @@ def prepared(
     if reason := get_backend(request.param).unavailable():
         pytest.skip(reason)
     return lambda file: prepare_model(str(file), config, ExportConfig(), lambda what, done: None)
+
+
+@pytest.fixture(scope="session")
+def smollm2(smollm2_gguf: Path) -> RunnableModel:
+    """The real SmolLM2-135M-Instruct on the cpu backend; exported into the cache once."""
+    if reason := get_backend("cpu").unavailable():
+        pytest.skip(reason)
+    config = ModelConfig(backend="cpu", cache_dir=smollm2_gguf.parent.parent)
+    return prepare_model(str(smollm2_gguf), config, ExportConfig(), lambda what, done: None)
 
 
 @pytest.fixture(scope="session")

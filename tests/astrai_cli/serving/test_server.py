@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import httpx
 import openai
 import pytest
 from server_process import ServerProcess, running_server, start_server
+
+from astrai_cli.loading import RunnableModel
 
 ENDLESS: dict[str, Any] = {
     "model": "astrai",
@@ -44,8 +47,11 @@ def test_health_and_stats(parrot_server: ServerProcess) -> None:
     assert stats["cells_total"] > 0
 
 
-def test_a_killed_worker_ends_its_answers_with_an_error_and_is_replaced(babbler: Path) -> None:
-    with running_server(babbler, **LONG) as server:
+def test_a_killed_worker_ends_its_answers_with_an_error_and_is_replaced(
+    babbler: Path, prepared: Callable[[Path], RunnableModel]
+) -> None:
+    model = prepared(babbler)
+    with running_server(model.source, model.backend, **LONG) as server:
         client = server.openai()
         answer = client.chat.completions.create(**ENDLESS)
         next(answer)
