@@ -28,12 +28,6 @@ from astrai_cli.errors import ExecutionError
 from astrai_cli.models.decoder import split_heads
 from astrai_cli.models.spec import ModelSpec
 from backends.cpu.operators import embed, rotate, update_and_attend
-
-_EDGE = EdgeCompileConfig(
-    # Quantized operators are none of the core ATen set that the check knows.
-    _check_ir_validity=False,
-    preserve_ops=[torch.ops.aten.linear.default],
-)
 # Any count but 0 and 1, which tracing would bake in.
 _EXAMPLE_ROWS = 5
 
@@ -41,6 +35,15 @@ _EXAMPLE_ROWS = 5
 def _row_count(name: str, most: int) -> torch.export.Dim:
     """A dimension of 1 … most rows; the example's are always possible."""
     return torch.export.Dim(name, min=1, max=max(most, _EXAMPLE_ROWS))
+
+
+def _edge_config() -> EdgeCompileConfig:
+    """A new one for each use: lowering adds to the list of operators to preserve."""
+    return EdgeCompileConfig(
+        # Quantized operators are none of the core ATen set that the check knows.
+        _check_ir_validity=False,
+        preserve_ops=[torch.ops.aten.linear.default],
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,7 @@ class SegmentLowering:
         exported = torch.export.export(
             segment, example, dynamic_shapes=({0: rows},) * len(example), strict=False
         )
-        edge = to_edge(exported, compile_config=_EDGE).exported_program()
+        edge = to_edge(exported, compile_config=_edge_config()).exported_program()
         # The whole segment is given to the delegate; what it cannot run, it refuses.
         result = XnnpackBackend.preprocess(copy.deepcopy(edge), [])
         return LoweredBackendModule(
@@ -202,7 +205,7 @@ def write_program(path: Path, program: Program, max_rows: int) -> None:
     exported = torch.export.export(
         program, example, dynamic_shapes=({0: tokens}, {0: tokens}, {0: rows}), strict=False
     )
-    executorch = to_edge(exported, compile_config=_EDGE).to_executorch(ExecutorchBackendConfig())
+    executorch = to_edge(exported, compile_config=_edge_config()).to_executorch(ExecutorchBackendConfig())
     try:
         with path.open("wb") as file:
             executorch.write_to_file(file)
