@@ -21,8 +21,8 @@ _NOT_SPACE = re.compile(r"\S")
 _END_THINK = re.compile(r"\s{0,16}</think>")
 _UNFINISHED_END_THINK = re.compile(rf"\s{{0,16}}(?:{prefixes('</think>')})?\Z")
 _REACH = 32
-_OUTSIDE_STRING = re.compile(f'"|{END_CALL}')
-_UNFINISHED_END_CALL = re.compile(rf"(?:{prefixes(END_CALL)})\Z")
+# To a string that is not over yet, or to what may be the closing tag.
+_OUTSIDE_STRING = re.compile(r'(?:[^"<]++|"[^"\\]*+(?:\\.[^"\\]*+)*+"|<(?!/|\Z))*+', re.DOTALL)
 _IN_STRING = re.compile(r'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL)
 
 _WITH_CALLS = Grammar(line_tags=(CALL,))
@@ -121,36 +121,36 @@ class JsonBlock:
 
     def feed(self, buffer: str, position: int) -> int:
         """Read on. Returns where it stopped: behind the block, or for more text."""
+        start = position
         while True:
-            stop, goes_on = (self._string if self._in_string else self._outside)(buffer, position)
-            self._text.append(buffer[position:stop])
-            position = stop
-            if not goes_on:
+            stop = (self._string if self._in_string else self._outside)(buffer, position)
+            if stop == position:
                 break
-        if buffer.startswith(END_CALL, position) and not self._in_string:
+            position = stop
+        self._text.append(buffer[start:position])
+        if not self._in_string and buffer.startswith(END_CALL, position):
             self._close()
             position += len(END_CALL)
         return position
 
-    def _outside(self, buffer: str, position: int) -> tuple[int, bool]:
-        found = _OUTSIDE_STRING.search(buffer, position)
-        if found is None:
-            reach = max(position, len(buffer) - len(END_CALL))
-            held = _UNFINISHED_END_CALL.search(buffer, reach)
-            return (held.start() if held else len(buffer)), False
-        if found[0] == END_CALL:
-            return found.start(), False
-        self._in_string = True
-        return found.end(), True
+    def _outside(self, buffer: str, position: int) -> int:
+        found = _OUTSIDE_STRING.match(buffer, position)
+        stop = found.end() if found else position
+        if buffer.startswith('"', stop):
+            self._in_string = True
+            return stop + 1
+        if is_prefix(buffer, stop, (END_CALL,)) or buffer.startswith(END_CALL, stop):
+            return stop
+        return min(stop + 1, len(buffer))
 
-    def _string(self, buffer: str, position: int) -> tuple[int, bool]:
+    def _string(self, buffer: str, position: int) -> int:
         """To behind the closing quote; a backslash that ends the buffer is held back."""
         body = _IN_STRING.match(buffer, position)
         stop = body.end() if body else position
         if not buffer.startswith('"', stop):
-            return stop, False
+            return stop
         self._in_string = False
-        return stop + 1, True
+        return stop + 1
 
     def _close(self) -> None:
         call = parse_json("".join(self._text))

@@ -9,14 +9,19 @@ backticks has no backticks. A fence that nothing closes reaches to the end.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from enum import Enum, auto
+from collections.abc import Callable, Iterable, Sequence
 
 _FENCE = "`{3,}|~{3,}"
 _RUN = {"`": re.compile("`*"), "~": re.compile("~*")}
-_CLOSER = {"`": re.compile("\n {0,3}(`{3,})"), "~": re.compile("\n {0,3}(~{3,})")}
-_UNFINISHED_CLOSER = "\n {0,3}(?:`{0,2}|~{0,2})"
 _SPACES = re.compile(r"[ \t\r]*")
+# Runs that are too short to close a fence are passed over, up to this length.
+_RUN_SEARCHED = 8
+_CLOSER = {
+    (char, length): re.compile(rf"\n {{0,3}}({char}{{{length},}})[ \t\r]*")
+    for char in "`~"
+    for length in range(3, _RUN_SEARCHED + 1)
+}
+_UNFINISHED_CLOSER = f"\n {{0,3}}(?:`{{0,{_RUN_SEARCHED}}}|~{{0,{_RUN_SEARCHED}}})"
 _NEVER = r"(?!)"
 # No tag is longer, with the line break and the spaces before it.
 _REACH = 32
@@ -72,13 +77,6 @@ class Grammar:
         self.info_end = {"`": re.compile(f"`|{ends}"), "~": re.compile(ends)}
 
 
-class _Mode(Enum):
-    TEXT = auto()
-    OPENING = auto()
-    FENCED = auto()
-    CLOSING = auto()
-
-
 class Body:
     """Walks through one text, piece by piece, and stops at what is special.
 
@@ -88,23 +86,19 @@ class Body:
 
     def __init__(self, grammar: Grammar, *, at_line_start: bool = True) -> None:
         self._grammar = grammar
-        self._mode = _Mode.TEXT
         self._at_line_start = at_line_start
+        # On the lines of a fence and inside it: how to go on.
+        self._fence: Callable[[str, int], tuple[int, bool]] | None = None
         # The open fence, and the run of its character that is being read.
         self._char = "`"
         self._length = 0
         self._run = 0
         self._in_run = False
-        self._modes = {
-            _Mode.OPENING: self._opening,
-            _Mode.FENCED: self._fenced,
-            _Mode.CLOSING: self._closing,
-        }
 
     @property
     def in_fence(self) -> bool:
         """Whether what comes next is literal, whatever it is."""
-        return self._mode is not _Mode.TEXT
+        return self._fence is not None
 
     def advance(self, buffer: str, position: int) -> tuple[int, re.Match[str] | None]:
         """Walk on from a position of the buffer.
@@ -113,8 +107,8 @@ class Body:
         follows must be held back until there is more of it. All before is literal.
         """
         while True:
-            if self._mode is not _Mode.TEXT:
-                position, goes_on = self._modes[self._mode](buffer, position)
+            if self._fence is not None:
+                position, goes_on = self._fence(buffer, position)
                 if not goes_on:
                     return position, None
                 continue
@@ -133,7 +127,7 @@ class Body:
             position = special.end()
             self._char = special["fence"][0]
             self._length = position - special.start("fence")
-            self._mode, self._in_run = _Mode.OPENING, True
+            self._fence, self._in_run = self._opening, True
 
     def _opening(self, buffer: str, position: int) -> tuple[int, bool]:
         """On the line that may open a fence: its run, then its info string."""
@@ -144,37 +138,50 @@ class Body:
         if end is None:
             return self._end(self._grammar.held, buffer, position), False
         if end[0] == "`":
-            self._mode = _Mode.TEXT
+            self._fence = None
             return end.end(), True
-        self._mode = _Mode.FENCED
+        self._fence = self._fenced
         return end.start(), True
 
     def _fenced(self, buffer: str, position: int) -> tuple[int, bool]:
-        """Inside a fence, up to a run that may close it."""
-        closer = _CLOSER[self._char].search(buffer, position)
-        if closer is None:
-            return self._end(self._grammar.fenced_tail, buffer, position), False
-        self._mode, self._in_run = _Mode.CLOSING, True
-        self._run = closer.end() - closer.start(1)
-        return closer.end(), True
+        """Inside a fence, up to the line that closes it, or may do so."""
+        pattern = _CLOSER[self._char, min(self._length, _RUN_SEARCHED)]
+        for closer in pattern.finditer(buffer, position):
+            position = closer.end()
+            self._run = closer.end(1) - closer.start(1)
+            if position == len(buffer):
+                self._fence, self._in_run = self._closing, closer.end(1) == position
+                return position, False
+            if self._run >= self._length:
+                closes = self._ends_line(buffer, position)
+                if closes is None:
+                    self._fence, self._in_run = self._closing, False
+                    return position, False
+                if closes:
+                    self._fence = None
+                    return position, True
+        return self._end(self._grammar.fenced_tail, buffer, position), False
 
     def _closing(self, buffer: str, position: int) -> tuple[int, bool]:
-        """On the line that may close the fence: its run, then only white space to its end."""
+        """On a line of the fence's character, up to where that says whether it closes."""
         if self._in_run:
             n_more, position = self._rest_of_run(buffer, position)
             self._run += n_more
-        after = _SPACES.match(buffer, position)
-        position = after.end() if after else position
+        spaces = _SPACES.match(buffer, position)
+        position = spaces.end() if spaces else position
         if position == len(buffer):
             return position, False
-        if self._run >= self._length:
-            if buffer[position] == "\n" or self._grammar.terminator.match(buffer, position):
-                self._mode = _Mode.TEXT
-                return position, True
-            if self._grammar.held.match(buffer, position):
-                return position, False
-        self._mode = _Mode.FENCED
+        closes = self._run >= self._length and self._ends_line(buffer, position)
+        if closes is None:
+            return position, False
+        self._fence = None if closes else self._fenced
         return position, True
+
+    def _ends_line(self, buffer: str, position: int) -> bool | None:
+        """Whether a delimiter line ends here; None: that needs more text."""
+        if buffer[position] == "\n" or self._grammar.terminator.match(buffer, position):
+            return True
+        return None if self._grammar.held.match(buffer, position) else False
 
     def _rest_of_run(self, buffer: str, position: int) -> tuple[int, int]:
         """How much longer the run is than known, and where it ends as far as can be seen."""

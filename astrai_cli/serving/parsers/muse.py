@@ -36,8 +36,10 @@ _HEADER = regex.compile(
     r"\s{0,64}(?:<\|start\|>\s{0,8}assistant\s{0,64})?"
     r"(?:to=(?P<to>[^\s<]{1,256})\s{0,64})?<\|message\|>"
 )
+# Where a header may begin: so much of it is there that the rest is worth looking at.
+_MAYBE_HEADER = r"<\|start\|>(?=\s{0,8}(?:a|\Z))|(?<!\S)to=(?=[^\s<]{1,256}\s{0,64}(?:<|\Z)|\Z)"
 _HELD = tuple(map(prefixes, CONTROLS))
-_TERMINATOR = any_of(TERMINATORS)
+_TERMINATOR = f"(?:{any_of(TERMINATORS)})+"
 
 _REASONING = Grammar(inline=_TERMINATOR, terminators=TERMINATORS, held=_HELD)
 _TO_USER = Grammar(line_tags=(BLOCK,), inline=_TERMINATOR, terminators=TERMINATORS, held=_HELD)
@@ -46,7 +48,7 @@ _TO_TOOL = Grammar(
 )
 _UNADDRESSED = Grammar(
     line_tags=(BLOCK,),
-    inline=rf"{_TERMINATOR}|<\|start\|>|(?<!\S)to=",
+    inline=rf"{_TERMINATOR}|{_MAYBE_HEADER}",
     terminators=TERMINATORS,
     held=(*_HELD, r"(?<!\S)to?"),
 )
@@ -89,11 +91,11 @@ class MuseParser(MarkupParser):
             case "user":
                 return _TO_USER
             case _:
-                return _TO_TOOL
+                return _TO_TOOL if self._tools else _TO_USER
 
     @property
     def _openers(self) -> tuple[str, ...]:
-        return (BLOCK, INVOKE) if self._is_to_tool else (BLOCK,)
+        return (BLOCK, INVOKE) if self._is_to_tool and self._tools else (BLOCK,)
 
     def _new_block(self, opener: str) -> CallBlock:
         return AtemBlock(opener, TERMINATORS)
@@ -135,7 +137,7 @@ class MuseParser(MarkupParser):
             self._state = self._lead_in
 
     def _special(self, match: re.Match[str]) -> bool:
-        if match["inline"] in TERMINATORS:
+        if match["inline"].startswith(TERMINATORS):
             self._position = match.end()
             self._state = self._start
             return True
