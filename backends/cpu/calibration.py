@@ -46,8 +46,8 @@ class Calibration:
         return statistics
 
     @torch.inference_mode()
-    def run_head(self, norm: nn.RMSNorm) -> InputStatistics:
-        """The inputs the head meets."""
+    def run_head(self, norm: nn.Module) -> InputStatistics:
+        """The inputs the head meets, behind its norm."""
         statistics = InputStatistics()
         statistics.add(norm(self._h))
         return statistics

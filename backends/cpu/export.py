@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from astrai_cli.config import ExportConfig
-from astrai_cli.models.decoder import Block
+from astrai_cli.models.decoder import Block, norm_embeddings
 from astrai_cli.models.gguf import ModelFile
 from astrai_cli.models.rope import rope_frequencies
 from astrai_cli.models.spec import ModelSpec
@@ -20,9 +21,21 @@ from astrai_cli.models.weights import Weights
 from backends.base import Progress
 from backends.cpu.calibration import Calibration, calibration_tokens
 from backends.cpu.lowering import Program, SegmentLowering, write_program
-from backends.cpu.quantized import QuantizedHead, quantize_block, round_embedding
-from backends.cpu.rotation import ResidualRotation, rotate_block
-from backends.cpu.rounding import InputStatistics, Int8Matrix, round_to_int8
+from backends.cpu.quantized import (
+    PRECISE_LEVELS,
+    QuantizedHead,
+    quantize_block,
+    round_embedding,
+)
+from backends.cpu.rotation import (
+    BlockHadamard,
+    ResidualRotation,
+    hadamard,
+    rotate_block,
+    runtime_block,
+    turn_block,
+)
+from backends.cpu.rounding import INT8_MAX, Int8Matrix, round_to_int8
 
 PROGRAM_NAME = "model.pte"
 ROWS_AT_ONCE = 8192
@@ -47,8 +60,10 @@ class _Middle(nn.Module):
         self.block = block
         self.following = following
 
-    def forward(self, attended: Tensor, h: Tensor, *gate: Tensor) -> tuple[Tensor, ...]:
-        h = self.block.merge(h, attended, *gate)
+    def forward(
+        self, attended: Tensor, h: Tensor, gate: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        h = self.block.merge(h, attended, gate)
         q, k, v, *next_gate = self.following.project(h)
         return q, k, v, h, *next_gate
 
@@ -61,8 +76,8 @@ class _Last(nn.Module):
         self.block = block
         self.head = head
 
-    def forward(self, attended: Tensor, h: Tensor, *gate: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.block.merge(h, attended, *gate))
+    def forward(self, attended: Tensor, h: Tensor, gate: Tensor | None = None) -> Tensor:
+        logits: Tensor = self.head(self.block.merge(h, attended, gate))
         return logits
 
 
@@ -74,18 +89,21 @@ class Exporter:
         self._weights = Weights(model_file)
         self._max_rows = options.max_prefill_chunk
         self._progress = progress
-        self._rotation = ResidualRotation(self._spec.width)
+        # Norms behind sub-layers have weights in the stream's own basis.
+        rotates = self._spec.post_norm_eps is None
+        self._rotation = ResidualRotation(self._spec.width) if rotates else None
         self._frequencies = torch.from_numpy(rope_frequencies(self._spec.rope))
         tokens = calibration_tokens(build_tokenizer(model_file.metadata), self._spec)
         rows = self._weights.get_rows("token_embd.weight", tokens.reshape(-1))
-        h = self._rotation.of_rows(torch.from_numpy(rows)).view(*tokens.shape, self._spec.width)
+        h = self._stream(torch.from_numpy(rows)).view(*tokens.shape, self._spec.width)
         self._calibration = Calibration(h, self._spec, self._frequencies)
 
     def write(self, path: Path) -> None:
         """Write the program. Raises ModelFileError, ExecutionError."""
         lowering = SegmentLowering(self._max_rows)
         q_width = self._spec.n_heads * self._spec.head_width
-        inputs = (q_width, self._spec.width)
+        gate = (q_width,) if self._spec.gated_attention else ()
+        inputs = (q_width, self._spec.width, *gate)
         segments = []
         previous: Block | None = None
         for block in self._blocks():
@@ -108,9 +126,11 @@ class Exporter:
                 0.8 * layer / self._spec.n_layers,
             )
             block = self._load_block(layer)
-            rotate_block(block, self._rotation)
-            statistics = self._calibration.run(block)
-            yield quantize_block(block, _round_all(block, statistics))
+            if self._rotation is None:
+                turn_block(block)
+            else:
+                rotate_block(block, self._rotation)
+            yield quantize_block(block, self._calibration.run(block))
 
     def _load_block(self, layer: int) -> Block:
         with torch.device("meta"):
@@ -120,25 +140,37 @@ class Exporter:
         return block.requires_grad_(False).eval()
 
     def _head(self) -> QuantizedHead:
-        norm = nn.RMSNorm(self._spec.width, self._spec.norm_eps).requires_grad_(False)
+        norm = nn.Sequential(
+            nn.RMSNorm(self._spec.width, self._spec.norm_eps).requires_grad_(False)
+        )
+        turn: Callable[[Tensor], Tensor] = nn.Identity()
+        if self._rotation is not None:
+            turn = self._rotation.of_rows
+        elif (block := runtime_block(self._spec.width)) is not None:
+            turn = partial(hadamard, block=block)
+            norm.append(BlockHadamard(block))
         gains = self._tensor("output_norm.weight")
+        gains *= self._spec.logit_scale / (self._spec.logit_cap or 1.0)
         moments = self._calibration.run_head(norm).moments
         name = "token_embd.weight" if self._spec.tied_head else "output.weight"
-        parts = [
-            round_to_int8(self._rotation.of_rows(rows * gains), moments)
-            for rows in self._rows_of(name)
-        ]
+        parts = [round_to_int8(turn(rows * gains), moments) for rows in self._rows_of(name)]
         matrix = Int8Matrix(
             torch.cat([part.values for part in parts]), torch.cat([part.scales for part in parts])
         )
-        return QuantizedHead(norm, matrix)
+        return QuantizedHead(norm, matrix, self._spec.logit_cap)
 
     def _embedding(self) -> tuple[Tensor, Tensor]:
+        levels = INT8_MAX if self._spec.post_norm_eps is None else PRECISE_LEVELS
         parts = [
-            round_embedding(self._rotation.of_rows(rows))
+            round_embedding(self._stream(rows), levels)
             for rows in self._rows_of("token_embd.weight")
         ]
         return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+
+    def _stream(self, embeddings: Tensor) -> Tensor:
+        """Rows of the embedding [n, width] as the residual stream begins with them."""
+        rows = norm_embeddings(embeddings, self._spec)
+        return rows if self._rotation is None else self._rotation.of_rows(rows)
 
     def _rows_of(self, name: str) -> Iterator[Tensor]:
         for begin in range(0, self._spec.vocab_size, ROWS_AT_ONCE):
@@ -147,14 +179,6 @@ class Exporter:
 
     def _tensor(self, name: str) -> Tensor:
         return torch.from_numpy(np.require(self._weights.get(name), requirements="W"))
-
-
-def _round_all(block: Block, statistics: dict[str, InputStatistics]) -> dict[str, Int8Matrix]:
-    weights = block.state_dict()
-    return {
-        name: round_to_int8(weights[f"{name}.weight"], inputs.moments)
-        for name, inputs in statistics.items()
-    }
 
 
 def export_program(

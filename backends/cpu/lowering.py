@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from executorch.backends.xnnpack.utils.quant_utils import is_dequant, tag_as_implicit_q_dq
 from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
 from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge
 from executorch.exir._serialize._named_data_store import NamedDataStore
@@ -99,6 +100,10 @@ class SegmentLowering:
             segment, example, dynamic_shapes=({0: rows},) * len(example), strict=False
         )
         edge = to_edge(exported, compile_config=_edge_config()).exported_program()
+        for node in edge.graph.nodes:
+            if is_dequant(node):
+                # Linear maps take the rounded values themselves, which those with a bias must know.
+                tag_as_implicit_q_dq(node)
         # The whole segment is given to the delegate; what it cannot run, it refuses.
         result = XnnpackBackend.preprocess(copy.deepcopy(edge), [])
         return LoweredBackendModule(
@@ -176,12 +181,14 @@ class Program(nn.Module):
         cos, sin = angles.cos(), angles.sin()
         h = embed(tokens, self.table, self.scales)
         first, *middle, last = self.segments
-        q, k, v = first(h)
+        q, k, v, *gate = first(h)
         for layer in range(self._spec.n_layers):
             q, k, v = (split_heads(x, self._spec.head_width) for x in (q, k, v))
+            if self._spec.rotates(layer):
+                q, k = rotate(q, cos, sin), rotate(k, cos, sin)
             attended = update_and_attend(
-                rotate(q, cos, sin),
-                rotate(k, cos, sin),
+                q,
+                k,
                 v,
                 positions[:, None],
                 layer,
@@ -189,8 +196,8 @@ class Program(nn.Module):
                 torch.float32,
             ).view(-1, self._spec.n_heads * self._spec.head_width)
             if layer < self._spec.n_layers - 1:
-                q, k, v, h = middle[layer](attended, h)
-        logits: Tensor = last(attended.index_select(0, rows), h.index_select(0, rows))
+                q, k, v, h, *gate = middle[layer](attended, h, *gate)
+        logits: Tensor = last(*(x.index_select(0, rows) for x in (attended, h, *gate)))
         return logits
 
 

@@ -11,8 +11,7 @@ import torch.ao.quantization.fx._decomposed
 from torch import Tensor, nn
 
 from astrai_cli.models.decoder import Block
-from backends.cpu.rotation import HadamardInput
-from backends.cpu.rounding import INT8_MAX, Int8Matrix
+from backends.cpu.rounding import INT8_MAX, InputStatistics, Int8Matrix, round_to_int8
 
 _ops = torch.ops.quantized_decomposed
 
@@ -73,55 +72,91 @@ class RowNorm(nn.Module):
         return normed if self.weight is None else normed * self.weight
 
 
-def quantize_block(block: Block, matrices: Mapping[str, Int8Matrix]) -> Block:
-    """Put the int8 `matrices`, by module name, in the place of a block's linear maps."""
-    for name, matrix in matrices.items():
+class PreciseLinear(nn.Module):
+    """A linear map with weights of nearly 16 bits, on rows in float32.
+
+    The weights are an int8 matrix and a second one that holds what the first lost.
+    """
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        coarse = round_to_int8(weight, None)
+        lost = weight - coarse.values * coarse.scales[:, None]
+        self.coarse = Int8Linear(coarse, None)
+        self.fine = Int8Linear(round_to_int8(lost, None), None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.coarse(x) + self.fine(x)
+        return output
+
+
+# Sharply scaled scores make an error in a query or key weigh many times that of another,
+# and with grouped heads these three are small.
+_PRECISE = frozenset({"attn_q", "attn_k", "attn_v"})
+
+
+def quantize_block(block: Block, statistics: Mapping[str, InputStatistics]) -> Block:
+    """Put rounded maps in the place of a block's linear maps, named in `statistics`.
+
+    Where norms follow the sub-layers, `_PRECISE` maps stay close to float32.
+    """
+    precise = _PRECISE if block.post_norms else frozenset()
+    for name, inputs in statistics.items():
         linear = block.get_submodule(name)
         assert isinstance(linear, nn.Linear)
-        bias = linear.bias
-        quantized = Int8Linear(matrix, None if bias is None else bias.detach().clone())
-        block.set_submodule(name, quantized)
-    # Queries, keys and values share one rounding of the norm's output, as gate and up do.
-    for name in ("attn_norm", "ffn_norm"):
-        block.set_submodule(name, nn.Sequential(_row_norm(block, name), RoundRows()))
-    down = "ffn_down.linear" if isinstance(block.ffn_down, HadamardInput) else "ffn_down"
-    for name in ("attn_output", down):
-        block.set_submodule(name, nn.Sequential(RoundRows(), block.get_submodule(name)))
-    if block.qk_norm:
-        for name in ("attn_q_norm", "attn_k_norm"):
-            block.set_submodule(name, _row_norm(block, name))
+        if name in precise:
+            block.set_submodule(name, PreciseLinear(linear.weight))
+            continue
+        bias = None if linear.bias is None else linear.bias.detach().clone()
+        rounded = Int8Linear(round_to_int8(linear.weight, inputs.moments), bias)
+        alone = name.startswith(("attn_output", "ffn_down")) or (name == "attn_gate" and precise)
+        block.set_submodule(name, nn.Sequential(RoundRows(), rounded) if alone else rounded)
+    for name, module in list(block.named_modules()):
+        if isinstance(module, nn.RMSNorm):
+            block.set_submodule(name, RowNorm(module))
+    # Maps that share an input share its rounding.
+    for name in ("ffn_norm",) if precise else ("attn_norm", "ffn_norm"):
+        block.set_submodule(name, nn.Sequential(block.get_submodule(name), RoundRows()))
     return block
 
 
-def _row_norm(block: Block, name: str) -> RowNorm:
-    norm = block.get_submodule(name)
-    assert isinstance(norm, nn.RMSNorm)
-    return RowNorm(norm)
-
-
 class QuantizedHead(nn.Module):
-    """The final norm and the head."""
+    """The final norm and the head, with a soft cap where there is one.
 
-    def __init__(self, norm: nn.RMSNorm, matrix: Int8Matrix) -> None:
+    norm: an RMSNorm, or one and what follows it. matrix: divided by the cap.
+    """
+
+    cap: Tensor | None
+
+    def __init__(self, norm: nn.Sequential, matrix: Int8Matrix, cap: float | None) -> None:
         super().__init__()
-        self.norm = nn.Sequential(RowNorm(norm), RoundRows())
+        first, *rest = norm
+        assert isinstance(first, nn.RMSNorm)
+        self.norm = nn.Sequential(RowNorm(first), *rest, RoundRows())
         self.output = Int8Linear(matrix, None)
+        self.register_buffer("cap", None if cap is None else torch.full((1,), cap))
 
     def forward(self, h: Tensor) -> Tensor:
         logits: Tensor = self.output(self.norm(h))
-        return logits
+        return logits if self.cap is None else torch.tanh(logits) * self.cap
 
 
 EMBEDDING_GROUP = 32
+# For int16: as many as leave the scales of normed rows in float16's normal range.
+PRECISE_LEVELS = 2**13 - 1
 _LEAST_FLOAT16 = 2.0**-24
 
 
-def round_embedding(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Embedding rows float32 [n, width] as int8 [n, width] with float16 scales [n, groups]."""
+def round_embedding(rows: Tensor, levels: int = INT8_MAX) -> tuple[Tensor, Tensor]:
+    """Embedding rows float32 [n, width] as integers [n, width] with float16 scales [n, groups].
+
+    levels: the largest integer; those up to 127 are int8, others int16.
+    """
     n, width = rows.shape
     group = EMBEDDING_GROUP if width % EMBEDDING_GROUP == 0 else width
     grouped = rows.view(n, -1, group)
-    steps = grouped.abs().amax(dim=2, keepdim=True) / INT8_MAX
+    steps = grouped.abs().amax(dim=2, keepdim=True) / levels
     scales = steps.clamp_min(_LEAST_FLOAT16).to(torch.float16)
-    values = torch.round(grouped / scales.to(torch.float32)).clamp(-INT8_MAX, INT8_MAX)
-    return values.to(torch.int8).view(n, width), scales[..., 0]
+    values = torch.round(grouped / scales.to(torch.float32)).clamp(-levels, levels)
+    kind = torch.int8 if levels <= INT8_MAX else torch.int16
+    return values.to(kind).view(n, width), scales[..., 0]

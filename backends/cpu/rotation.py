@@ -6,6 +6,8 @@ orthogonal change of basis spreads them out (Ashkboos et al. 2024, QuaRot,
 arXiv:2404.00456), and where a norm without weights and linear maps surround it,
 it vanishes into the maps: the residual stream and the heads' values turn for
 nothing. Only the feed-forward's inner vector is turned at run time, in blocks.
+Norms behind the sub-layers pin the residual stream to its basis; such models turn
+the input of every map in blocks at run time.
 """
 
 from __future__ import annotations
@@ -71,27 +73,46 @@ def fold_norm(norm: nn.RMSNorm, *linears: nn.Linear) -> None:
     norm.weight.data = torch.ones_like(norm.weight)
 
 
-class HadamardInput(nn.Module):
-    """A linear map on a vector turned in blocks, as one matrix product that XNNPACK runs."""
+class BlockHadamard(nn.Module):
+    """A vector turned in blocks at run time, as one matrix product that XNNPACK runs."""
 
     matrix: Tensor
 
-    def __init__(self, linear: nn.Module, block: int) -> None:
+    def __init__(self, block: int) -> None:
         super().__init__()
-        self.linear = linear
         self.block = block
         self.register_buffer("matrix", hadamard(torch.eye(block), block))
 
     def forward(self, x: Tensor) -> Tensor:
         turned = nn.functional.linear(x.view(-1, x.shape[1] // self.block, self.block), self.matrix)
-        output: Tensor = self.linear(turned.view(-1, x.shape[1]))
+        return turned.view(-1, x.shape[1])
+
+
+class HadamardInput(nn.Module):
+    """A linear map on a vector turned in blocks."""
+
+    def __init__(self, linear: nn.Module, block: int) -> None:
+        super().__init__()
+        self.linear = linear
+        self.block = block
+        self.turn = BlockHadamard(block)
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.linear(self.turn(x))
         return output
+
+
+def runtime_block(width: int) -> int | None:
+    """The block a vector of this width is turned in at run time; None where none is worth it."""
+    block = min(MAX_RUNTIME_BLOCK, largest_power_of_two(width))
+    return block if block >= MIN_RUNTIME_BLOCK else None
 
 
 def rotate_block(block: Block, residual: ResidualRotation) -> None:
     """Rewrite a block for a residual stream in the rotated basis; its function stays the same.
 
-    Afterwards `ffn_down` may be a `HadamardInput`.
+    Afterwards `ffn_down` may be a `HadamardInput`. Not for blocks with norms behind
+    their sub-layers: the weights of those stand in the stream's own basis.
     """
     fold_norm(block.attn_norm, block.attn_q, block.attn_k, block.attn_v)
     fold_norm(block.ffn_norm, block.ffn_gate, block.ffn_up)
@@ -105,8 +126,39 @@ def rotate_block(block: Block, residual: ResidualRotation) -> None:
     if block.attn_v.bias is not None:
         block.attn_v.bias.data = hadamard(block.attn_v.bias[None], head_block)[0]
     block.attn_output.weight.data = hadamard(block.attn_output.weight, head_block)
+    _turn_input(block, "ffn_down")
 
-    inner = min(MAX_RUNTIME_BLOCK, largest_power_of_two(block.ffn_down.in_features))
-    if inner >= MIN_RUNTIME_BLOCK:
-        block.ffn_down.weight.data = hadamard(block.ffn_down.weight, inner)
-        block.set_submodule("ffn_down", HadamardInput(block.ffn_down, inner))
+
+def turn_block(block: Block) -> None:
+    """Rewrite a block so that every linear map gets a vector turned in blocks at run time.
+
+    For blocks that `rotate_block` cannot rewrite. The function stays the same.
+    Afterwards norms may be followed by a `BlockHadamard`, and `attn_output` and
+    `ffn_down` may be a `HadamardInput`.
+    """
+    gate = (block.attn_gate,) if block.gated else ()
+    turn_norm(block, "attn_norm", block.attn_q, block.attn_k, block.attn_v, *gate)
+    turn_norm(block, "ffn_norm", block.ffn_gate, block.ffn_up)
+    _turn_input(block, "attn_output")
+    _turn_input(block, "ffn_down")
+
+
+def turn_norm(parent: nn.Module, name: str, *linears: nn.Linear) -> None:
+    """Fold a norm's weights into the maps it feeds, and turn what it gives in blocks."""
+    norm = parent.get_submodule(name)
+    assert isinstance(norm, nn.RMSNorm)
+    fold_norm(norm, *linears)
+    block = runtime_block(norm.normalized_shape[0])
+    if block is not None:
+        for linear in linears:
+            linear.weight.data = hadamard(linear.weight, block)
+        parent.set_submodule(name, nn.Sequential(norm, BlockHadamard(block)))
+
+
+def _turn_input(parent: Block, name: str) -> None:
+    linear = parent.get_submodule(name)
+    assert isinstance(linear, nn.Linear)
+    block = runtime_block(linear.in_features)
+    if block is not None:
+        linear.weight.data = hadamard(linear.weight, block)
+        parent.set_submodule(name, HadamardInput(linear, block))

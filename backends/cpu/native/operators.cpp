@@ -78,13 +78,22 @@ Tensor& rotate(KernelRuntimeContext& context, const Tensor& x, const Tensor& cos
   return out;
 }
 
-// astrai::embed: rows of an int8 table [vocabulary, width] with one float16 scale for each run
-// of width / scales.size(1) values, as float32 [T, width].
+template <typename Value>
+void scale_row(const Value* values, const half* scales, int64_t width, int64_t group, float* to) {
+  for (int64_t i = 0; i < width; i++) {
+    to[i] = float(scales[i / group]) * float(values[i]);
+  }
+}
+
+// astrai::embed: rows of an int8 or int16 table [vocabulary, width] with one float16 scale for
+// each run of width / scales.size(1) values, as float32 [T, width].
 Tensor& embed(KernelRuntimeContext& context, const Tensor& tokens, const Tensor& table,
               const Tensor& scales, Tensor& out) {
   ET_KERNEL_CHECK_MSG(context,
                       tokens.scalar_type() == ScalarType::Int && tokens.dim() == 1 &&
-                          table.scalar_type() == ScalarType::Char && table.dim() == 2 &&
+                          (table.scalar_type() == ScalarType::Char ||
+                           table.scalar_type() == ScalarType::Short) &&
+                          table.dim() == 2 &&
                           scales.scalar_type() == ScalarType::Half && scales.dim() == 2 &&
                           scales.size(0) == table.size(0) && scales.size(1) > 0 &&
                           table.size(1) % scales.size(1) == 0 && is_float(out),
@@ -94,16 +103,19 @@ Tensor& embed(KernelRuntimeContext& context, const Tensor& tokens, const Tensor&
                   resize(out, {SizesType(tokens.size(0)), SizesType(width)}) == Error::Ok,
                   InvalidArgument, out);
   const int32_t* ids = tokens.const_data_ptr<int32_t>();
-  const int8_t* all_values = table.const_data_ptr<int8_t>();
   const auto* all_scales = static_cast<const half*>(scales.const_data_ptr());
   float* to = out.mutable_data_ptr<float>();
   for (int64_t row = 0; row < tokens.size(0); row++) {
     const int64_t id = ids[row];
     ET_KERNEL_CHECK_MSG(context, id >= 0 && id < table.size(0), InvalidArgument, out,
                         "token id outside the table");
-    for (int64_t i = 0; i < width; i++) {
-      to[row * width + i] =
-          float(all_scales[id * groups + i / group]) * float(all_values[id * width + i]);
+    const half* row_scales = all_scales + id * groups;
+    if (table.scalar_type() == ScalarType::Char) {
+      scale_row(table.const_data_ptr<int8_t>() + id * width, row_scales, width, group,
+                to + row * width);
+    } else {
+      scale_row(table.const_data_ptr<int16_t>() + id * width, row_scales, width, group,
+                to + row * width);
     }
   }
   return out;

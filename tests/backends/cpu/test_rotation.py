@@ -16,12 +16,14 @@ from torch import Tensor
 from whole_sequences import Blocks
 
 from backends.cpu.rotation import (
+    BlockHadamard,
     HadamardInput,
     ResidualRotation,
     fold_norm,
     hadamard,
     largest_power_of_two,
     rotate_block,
+    turn_block,
 )
 
 WIDTHS = [576, 96, 64, 40, 7, 1]
@@ -103,6 +105,23 @@ def test_rotated_blocks_compute_the_same(tmp_path: Path, name: str) -> None:
 
     assert relative_error(logits, ReferenceDecoder(path).logits(tokens.tolist())) < 1e-4
     assert (model.norm.weight == 1).all()
+
+
+@pytest.mark.parametrize("width", [64, 28])
+def test_turned_blocks_compute_the_same(tmp_path: Path, width: int) -> None:
+    """Blocks with norms behind their sub-layers, whose stream stays in its own basis."""
+    numbers = {"sliding_window": 9, "logit_scale": 1.0, "logit_cap": 20.0}
+    path = tiny_gguf(tmp_path, "muse-glimmer", n_layers=5, width=width, tied=False, **numbers)
+    tokens = np.random.default_rng(0).integers(0, VOCABULARY, 50)
+    model = Blocks.load(path)
+    for block in model.blocks:
+        turn_block(block)
+
+    logits = model.logits(torch.from_numpy(tokens))
+
+    assert relative_error(logits, ReferenceDecoder(path).logits(tokens.tolist())) < 1e-4
+    turned = [type(module) for module in model.blocks[0].modules()].count(BlockHadamard)
+    assert turned == (4 if width == 64 else 2)
 
 
 @pytest.mark.parametrize(("ffn_width", "turned_in"), [(128, 64), (96, 32), (48, 16), (40, None)])

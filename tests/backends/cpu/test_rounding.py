@@ -6,9 +6,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference_decoder import relative_error
 from torch import Tensor
 
-from backends.cpu.quantized import EMBEDDING_GROUP, round_embedding
+from backends.cpu.quantized import EMBEDDING_GROUP, PRECISE_LEVELS, round_embedding
 from backends.cpu.rounding import INT8_MAX, InputStatistics, Int8Matrix, round_to_int8
 
 
@@ -129,3 +130,11 @@ def test_embeddings(rows: int, width: int, magnitude: float, seed: int) -> None:
     error, largest = (x.view(rows, groups, -1).abs().amax(dim=2) for x in (rounded - table, table))
     # Half a step of 1 / 127, and what float16 cannot tell of the scales below 2^-14.
     assert (error <= 0.0045 * largest + INT8_MAX * 2**-25).all()
+
+
+def test_embeddings_in_more_levels() -> None:
+    table = torch.randn(9, 64, generator=torch.Generator().manual_seed(0))
+    values, scales = round_embedding(table, PRECISE_LEVELS)
+    assert values.dtype == torch.int16
+    rounded = values * scales.to(torch.float32).repeat_interleave(EMBEDDING_GROUP, dim=1)
+    assert relative_error(rounded.numpy(), table.numpy()) < 0.0005

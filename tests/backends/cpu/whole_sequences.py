@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from astrai_cli.models.decoder import Block, Rotation
+from astrai_cli.models.decoder import Block, Rotation, norm_embeddings, scale_logits
 from astrai_cli.models.gguf import ModelFile
 from astrai_cli.models.loader import load_decoder
 from astrai_cli.models.spec import ModelSpec
@@ -45,13 +45,13 @@ class Blocks:
         """What the final norm is given, [T, width], of a sequence that starts at position 0."""
         positions = torch.arange(len(tokens))
         rotation = Rotation(positions, self.frequencies)
-        h = self.embedding[tokens]
+        h = norm_embeddings(self.embedding[tokens], self.spec)
         for block in self.blocks:
             h = block(h, positions, rotation, self._attend)
         return h
 
     def logits(self, tokens: Tensor) -> Tensor:
-        return self.head(self.norm(self.hidden(tokens)))
+        return scale_logits(self.head(self.norm(self.hidden(tokens))), self.spec)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, positions: Tensor, layer: int) -> Tensor:
         distance = positions[:, None] - positions
