@@ -137,7 +137,7 @@ class LimitsConfig(_StepBound):
         description="How cells are given to sequences: a whole context each, or pages as they "
         "grow, with equal prefixes sharing theirs.",
     )
-    page_size: int = Field(16, ge=1, le=4096, description="Cells of a page of the paged cache.")
+    page_size: int = Field(32, ge=1, le=4096, description="Cells of a page of the paged cache.")
     max_cells: int | None = Field(
         None,
         ge=2,

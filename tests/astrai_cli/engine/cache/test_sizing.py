@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from astrai_cli.config import LimitsConfig
+from astrai_cli.engine.cache import ContiguousCache, KVCache, PageCache
+from astrai_cli.engine.cache.sizing import make_cache
+from astrai_cli.errors import InvalidInputError
+
+
+def cache(n_sequences: int = 4, max_context: int = 100, **limits: Any) -> KVCache:
+    return make_cache(LimitsConfig(**limits), n_sequences, max_context)
+
+
+@pytest.mark.parametrize(
+    ("limits", "kind", "n_cells"),
+    [
+        ({"cache": "contiguous"}, ContiguousCache, 4 * 100),
+        ({"cache": "contiguous", "max_cells": 401}, ContiguousCache, 4 * 100),
+        # Pages are whole: 4 of 32 cells hold 100 positions.
+        ({"page_size": 32}, PageCache, 4 * 128),
+        ({"page_size": 32, "max_cells": 129}, PageCache, 128),
+        ({"page_size": 32, "max_cells": 161}, PageCache, 160),
+        ({"page_size": 50, "prefix_cache_entries": 3}, PageCache, (4 + 3 + 2) * 100),
+        (
+            {"page_size": 50, "prefix_cache_entries": 3, "prefix_capture_slots": 1},
+            PageCache,
+            (4 + 3 + 1) * 100,
+        ),
+        ({"page_size": 50, "prefix_capture_slots": 5}, PageCache, 4 * 100),
+    ],
+)
+def test_a_cache_has_the_cells_it_must_have(
+    limits: dict[str, Any], kind: type[KVCache], n_cells: int
+) -> None:
+    made = cache(**limits)
+    assert isinstance(made, kind)
+    assert made.n_cells == n_cells
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        (
+            {"cache": "contiguous", "max_cells": 400},
+            "max_cells is 400, but 4 sequences, 0 snapshots and 0 capture slots of 100 cells "
+            "each, and one for padded writes, need 401",
+        ),
+        (
+            {"page_size": 50, "max_cells": 900, "prefix_cache_entries": 3},
+            "4 sequences, 3 snapshots and 2 capture slots of 100 cells each, .* need 901",
+        ),
+        ({"page_size": 50, "max_cells": 100}, "but one sequence of 100 cells each, .* need 101"),
+        ({"cache": "contiguous", "prefix_cache_entries": 1}, "need the paged cache"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_the_numbers(
+    limits: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        cache(**limits)
