@@ -22,10 +22,8 @@ from astrai_cli.errors import DeadlineExceededError, InvalidInputError, Overload
 from backends.base import Step
 
 
-def open_engine(
-    context: int = CONTEXT, max_step_tokens: int = 32, **limits: Any
-) -> InferenceEngine:
-    executor = NumpyExecutor(VOCABULARY, context, max_step_tokens)
+def open_engine(context: int = CONTEXT, step_tokens: int = 32, **limits: Any) -> InferenceEngine:
+    executor = NumpyExecutor(VOCABULARY, context, step_tokens)
     limits.setdefault("page_size", 4)
     return InferenceEngine(executor, byte_text(), LimitsConfig(**limits))
 
