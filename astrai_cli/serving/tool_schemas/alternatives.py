@@ -60,8 +60,8 @@ class Alternatives:
             condition = self.of(schema["if"])
             then = self._product(condition, self.of(schema.get("then", True)))
             yield self._joined(then, self.of(schema.get("else", True)))
-        for each in self._dependents(schema):
-            yield self._joined([()], self.of(each))
+        for name, each in self._dependents(schema):
+            yield self._joined([()], self._product([({"required": [name]},)], self.of(each)))
 
     def _any(self, schemas: list[Schema]) -> list[Alternative]:
         found: list[Alternative] = []
@@ -75,8 +75,9 @@ class Alternatives:
         self._budget.spend(len(right))
         return left + right
 
-    def _dependents(self, schema: dict[str, Any]) -> Iterator[Schema]:
+    def _dependents(self, schema: dict[str, Any]) -> Iterator[tuple[str, Schema]]:
+        """What applies where the property of a name is there."""
         keyword = "dependentSchemas" if self._document.dialect.vocabularies else "dependencies"
-        for each in schema.get(keyword, {}).values():
+        for name, each in schema.get(keyword, {}).items():
             if not isinstance(each, list):
-                yield each
+                yield name, each

@@ -38,8 +38,8 @@ class Coercion:
     def read(self, texts: Mapping[str, str], budget: Budget) -> dict[str, Any] | None:
         """The arguments that the schema accepts, or None where no reading of the texts is.
 
-        Readings are tried by alternative, those that declare the most of the
-        parameters first; at most MAX_TRIES are tried.
+        Readings are tried by alternative, first those whose required parameters are
+        there, and of them those that declare the most; at most MAX_TRIES are tried.
         Raises BudgetExhaustedError.
         """
         tried: set[str] = set()
@@ -71,11 +71,14 @@ class Coercion:
         texts: Mapping[str, str],
         read: dict[tuple[str, Kinds], list[Any]],
         budget: Budget,
-    ) -> tuple[int, dict[str, list[Any]]]:
-        """How many parameters an alternative does not declare, and each one's candidates.
+    ) -> tuple[tuple[int, int], dict[str, list[Any]]]:
+        """How little an alternative fits, and the candidates of each parameter.
 
         read: the candidates known so far, since alternatives mostly agree on them.
         """
+        n_missing = sum(
+            name not in texts for schema in alternative for name in schema.get("required", [])
+        )
         n_undeclared = 0
         values: dict[str, list[Any]] = {}
         for name, text in texts.items():
@@ -84,7 +87,7 @@ class Coercion:
             if (name, kinds) not in read:
                 read[name, kinds] = candidates(text, kinds)
             values[name] = read[name, kinds]
-        return n_undeclared, values
+        return (n_missing, n_undeclared), values
 
     def _kinds_of(self, name: str, alternative: Alternative, budget: Budget) -> tuple[bool, Kinds]:
         """Whether an alternative's properties name a parameter, and the types they leave it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from hypothesis import given, settings
@@ -43,7 +44,7 @@ def texts(fragments: list[str]) -> st.SearchStrategy[str]:
 def check(text: str, cuts: list[int], **options: Any) -> None:
     whole = receive([text], **options)
     bounds = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
-    pieces = [text[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
+    pieces = [text[a:b] for a, b in itertools.pairwise(bounds)]
     assert receive(pieces, **options) == whole
     assert receive(text, **options) == whole
 
