@@ -56,6 +56,4 @@ def receive(
         deliver(ending.deltas)
         calls = tuple((call.name, call.arguments) for call in ending.tool_calls)
         finish_reason = ending.finish_reason
-    return Answer(
-        received["reasoning"] or None, received["content"], calls, finish_reason, error
-    )
+    return Answer(received["reasoning"] or None, received["content"], calls, finish_reason, error)

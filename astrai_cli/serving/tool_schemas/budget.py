@@ -20,7 +20,7 @@ class Budget:
     """Counts down the work of one preflight, or of one response's validation.
 
     A visit is one keyword checked, one nested value looked at or one value
-    compared. All patterns together may search for REGEX_SECONDS.
+    compared. All patterns together may search for REGEX_SECONDS of processor time.
     """
 
     __slots__ = ("_seconds", "depth", "visits")
@@ -46,12 +46,12 @@ class Budget:
     def search(self, pattern: regex.Pattern[str], text: str) -> bool:
         """Whether the pattern is found anywhere in the text."""
         self.spend()
-        started = time.perf_counter()
+        started = time.thread_time()
         try:
             found = pattern.search(text, timeout=self._seconds)
         except TimeoutError:
             found, self._seconds = None, 0.0
-        self._seconds -= time.perf_counter() - started
+        self._seconds -= time.thread_time() - started
         if self._seconds <= 0:
             raise BudgetExhaustedError(f"patterns searched for over {REGEX_SECONDS} seconds")
         return found is not None

@@ -42,12 +42,15 @@ class Coercion:
         there, and of them those that declare the most; at most MAX_TRIES are tried.
         Raises BudgetExhaustedError.
         """
-        tried: set[str] = set()
-        for arguments in itertools.islice(self._readings(texts, budget), MAX_TRIES):
-            key = structural_key(arguments, budget)
-            if key not in tried and self._node.accepts(arguments, budget):
+        readings = itertools.islice(self._readings(texts, budget), MAX_TRIES)
+        refused: set[str] = set()
+        for arguments in readings:
+            # The first one needs no key: it is nearly always the right one.
+            if refused and structural_key(arguments, budget) in refused:
+                continue
+            if self._node.accepts(arguments, budget):
                 return arguments
-            tried.add(key)
+            refused.add(structural_key(arguments, budget))
         return None
 
     def _readings(self, texts: Mapping[str, str], budget: Budget) -> Iterator[dict[str, Any]]:

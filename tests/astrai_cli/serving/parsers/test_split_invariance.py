@@ -49,25 +49,25 @@ def check(text: str, cuts: list[int], **options: Any) -> None:
     assert receive(text, **options) == whole
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(texts(FRAGMENTS), CUTS, ENDS, st.sampled_from(["atem", "none"]), st.booleans())
 def test_muse_answers(text: str, cuts: list[int], end: Any, parser: str, enabled: bool) -> None:
     check(text, cuts, tools=TOOLS if enabled else [], parser=parser, end=end)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(texts(FRAGMENTS), CUTS, ENDS)
 def test_muse_answers_that_begin_well(text: str, cuts: list[int], end: Any) -> None:
     check(" to=write<|message|><atem:function_calls>" + text, cuts, tools=TOOLS, end=end)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(texts(HERMES), CUTS, ENDS, st.booleans())
 def test_hermes_answers(text: str, cuts: list[int], end: Any, enabled: bool) -> None:
     check(text, cuts, tools=TOOLS if enabled else [], parser="hermes", end=end)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.text(max_size=200), CUTS, st.sampled_from(["atem", "none", "hermes", "plain"]))
 def test_any_text(text: str, cuts: list[int], parser: str) -> None:
     check(text, cuts, tools=TOOLS, parser=parser)

@@ -158,7 +158,7 @@ def equal(one: Any, two: Any) -> bool:
     return bool(one == two)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(VALUES, VALUES)
 def test_keys_are_equal_as_their_values_are(one: Any, two: Any) -> None:
     assert (structural_key(one, Budget()) == structural_key(two, Budget())) is equal(one, two)

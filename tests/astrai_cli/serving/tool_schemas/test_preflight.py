@@ -205,7 +205,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.dictionaries(st.sampled_from(KEYWORDS), VALUES, max_size=3), st.integers(0, 2))
 def test_what_is_malformed_is_so_by_the_official_meta_schemas(
     schema: dict[str, Any], which: int
