@@ -1,8 +1,8 @@
 """How fast model output is parsed: plain and hostile text, in large pieces and token by token.
 
 Every line is one text of a given size, fed to a fresh parser in pieces of 64 KiB
-and of 4 characters; the seconds are those of the processor. The same text at half and full size shows that time grows
-linearly: the last column is the ratio of the two, 2.0 where it does.
+and of 4 characters; seconds are the processor's. The last column is the time for
+the whole text by that for its first half: 2.0 where time grows linearly.
 
     python benchmarks/parser_speed.py [--size 1048576]
 """
@@ -10,6 +10,7 @@ linearly: the last column is the ratio of the two, 2.0 where it does.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import time
 from typing import Any
 
@@ -28,9 +29,7 @@ TOOLS: list[dict[str, Any]] = [
 USER = " to=user<|message|>"
 SELF = " to=self<|message|>"
 TOOL = " to=write<|message|>"
-VALUE = (
-    TOOL + '<atem:function_calls>\n<atem:invoke name="write">\n<atem:parameter name="content">'
-)
+VALUE = TOOL + '<atem:function_calls>\n<atem:invoke name="write">\n<atem:parameter name="content">'
 PROSE = "The quick brown fox jumps over the lazy dog, and then it does so once more.\n"
 
 # The parser, how the text begins, and what repeats.
@@ -90,10 +89,8 @@ def seconds(parser: str, text: str, piece: int) -> float:
         started = time.process_time()
         for position in range(0, len(text), piece):
             output.feed(text[position : position + piece])
-        try:
+        with contextlib.suppress(InvalidToolOutputError):
             output.finish("length")
-        except InvalidToolOutputError:
-            pass
         best = min(best, time.process_time() - started)
     return best
 
