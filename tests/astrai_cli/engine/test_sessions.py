@@ -221,6 +221,27 @@ def test_idle_sessions_give_their_cells_to_requests_that_need_them(cache: str) -
         assert say(engine, (*last, 1), "3") == 2
 
 
+def test_a_session_waits_for_room_without_losing_its_own_cells() -> None:
+    first = tuple(range(100))
+    with open_engine(page_size=8, max_cells=CONTEXT + 1) as engine:
+        say(engine, first)
+        history = first + answer_to(first)
+        long = turn(tuple(range(200, 250)) * 7, None, max_tokens=20)
+        more = turn((*history, *range(60)))
+
+        def before_step(step: object) -> None:
+            more.submit(engine)
+
+        executor_of(engine).before_step = before_step
+        long.submit(engine)
+        for client in (long, more):
+            assert client.finish.reason == "length"
+            assert client.token_ids == alone(client.request)
+        assert long.finish.usage.cached_tokens == 0
+        assert more.finish.usage.cached_tokens == len(history) - 1
+        assert long.first_event < more.first_event
+
+
 def test_a_session_id_has_bounds(engine: InferenceEngine) -> None:
     for name in ("", "x" * 257):
         with pytest.raises(InvalidInputError, match=f"session_id has {len(name)} characters"):

@@ -100,6 +100,12 @@ class PageCacheMachine(RuleBasedStateMachine):
         self.computed[task] = end
         self.cache.record(task, ids(*history), end)
 
+    @rule(task=tasks, n=st.integers(1, 7))
+    def grow(self, task: int, n: int) -> None:
+        """A step that was to run, and did not."""
+        end = min(self.computed[task] + n, len(self.histories[task]))
+        assert self.cache.grow(task, end) or end > self.promised[task]
+
     @rule(task=tasks, token=st.integers(0, 1))
     def generate(self, task: int, token: int) -> None:
         assume(self.computed[task] == len(self.histories[task]) < PAGES * PAGE)
@@ -210,6 +216,27 @@ def test_one_position_at_least_is_left_to_run() -> None:
     compute_all(cache, 1, history)
     assert cache.allocate_task(2, history, 5, 7, spare=0) == 3
     assert cache.allocate_task(3, ids(*history, 7), 6, 8, spare=0) == 6
+
+
+def test_a_page_taken_over_is_no_longer_promised() -> None:
+    cache = PageCache(Storage(4, PAGE))
+    history = ids(1, 2, 3, 4)
+    for task_id in (1, 2):
+        assert cache.allocate_task(task_id, history, 3, 4, spare=0) == 0
+    compute_all(cache, 1, history)
+    assert cache.allocate_task(3, ids(9), 0, 1, spare=0) is None
+    assert cache.catch_up(2, history, 3) == 3
+    assert cache.allocate_task(3, ids(9), 0, 1, spare=0) == 0
+
+
+def test_a_task_with_a_page_of_its_own_for_the_next_positions_computes_them() -> None:
+    cache = PageCache(Storage(4, PAGE))
+    history = ids(1, 2, 3, 4)
+    for task_id in (1, 2):
+        cache.allocate_task(task_id, history, 3, 4, spare=0)
+    assert cache.grow(2, 1)
+    compute_all(cache, 1, history)
+    assert cache.catch_up(2, history, 3) == 0
 
 
 def test_equal_pages_become_one_when_they_are_full() -> None:
