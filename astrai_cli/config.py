@@ -76,11 +76,27 @@ class _StepBound(Group):
     )
 
 
-class ExportConfig(_StepBound):
+class _Vision(Group):
+    """The options of images, at export and where a backend runs model files as they are."""
+
+    mmproj: UserPath | None = Field(
+        None, description="GGUF file of the model's vision tower; without one it sees no images."
+    )
+    max_vision_patches: int | None = Field(
+        None,
+        ge=4,
+        le=INT32_MAX,
+        description="Most patches of an image, in whole groups of four; larger images are scaled "
+        "down. 16384 for an export and 4096 for serving when left out; serving never uses more "
+        "than its artifact was built for.",
+    )
+
+
+class ExportConfig(_StepBound, _Vision):
     """How a model file becomes an artifact."""
 
 
-class LimitsConfig(_StepBound):
+class LimitsConfig(_StepBound, _Vision):
     """What the engine may use at run time."""
 
     max_context: int | None = Field(

@@ -21,9 +21,23 @@ from astrai_cli.errors import BackendUnavailableError, InvalidInputError
 
 if TYPE_CHECKING:
     from astrai_cli.models.spec import ModelSpec
+    from astrai_cli.models.vision_spec import VisionSpec
 
 Progress = Callable[[str, float], None]
 """Called with what is being done and the fraction done, 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingSpan:
+    """Rows that take the place of token embeddings, as `encode_image` gives them.
+
+    offset: of the first row, counted from the step's first token. rows: float32
+    [n, width], n >= 1. The tokens at those places count as positions and are not looked
+    up, but must be in the vocabulary.
+    """
+
+    offset: int
+    rows: NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +49,15 @@ class SequenceStep:
     pages: int32 [at least ceil((start + n) / page_size)], distinct. Position p lives in
         cell pages[p // page_size] * page_size + p % page_size.
     logit_rows: how many of the last rows' logits are wanted, 0 … n.
+    embeddings: in the order of their offsets, without overlap, inside the n tokens; none
+        where the executor has no vision tower.
     """
 
     tokens: NDArray[np.int32]
     start: int
     pages: NDArray[np.int32]
     logit_rows: int = 1
+    embeddings: tuple[EmbeddingSpan, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +84,11 @@ class StepOutput:
 
 @dataclass(frozen=True, slots=True)
 class ExecutorInfo:
-    """What an open executor is and the bounds of a step."""
+    """What an open executor is and the bounds of a step.
+
+    vision: the tower behind `encode_image`, None where there is none; max_vision_patches:
+    the most patches an image may have.
+    """
 
     spec: ModelSpec
     backend: str
@@ -75,6 +96,8 @@ class ExecutorInfo:
     max_context: int
     bytes_per_cell: int
     details: dict[str, Any] = field(default_factory=dict)
+    vision: VisionSpec | None = None
+    max_vision_patches: int = 0
 
 
 @runtime_checkable
@@ -96,6 +119,14 @@ class Executor(Protocol):
         Raises InvalidInputError for a step outside the bounds (before anything
         is written) and ExecutionError when the backend fails; in both cases the
         cells of earlier positions are as they were.
+        """
+
+    def encode_image(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Embeddings float32 [cells, width], in row order, of a prepared image.
+
+        pixels: uint8 [height, width, 3], RGB, whole cells high and wide. Raises
+        InvalidInputError for other shapes, for more than `max_vision_patches` and without
+        a vision tower, and ExecutionError when the backend fails.
         """
 
     def close(self) -> None:
@@ -149,6 +180,14 @@ def context_limit(spec: ModelSpec, max_context: int | None) -> int:
             param="max_context",
         )
     return max_context
+
+
+DEFAULT_VISION_PATCHES = 4096
+
+
+def vision_patch_limit(max_vision_patches: int | None) -> int:
+    """Patches an image may have by the limits' `max_vision_patches`, in whole groups of four."""
+    return (max_vision_patches or DEFAULT_VISION_PATCHES) // 4 * 4
 
 
 ENTRY_POINT_GROUP = "astrai.backends"

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from astrai_cli.errors import InvalidInputError
+from astrai_cli.models.vision_spec import CHANNELS, VisionSpec
 from backends.base import ExecutorInfo, SequenceStep, Step
 
 
@@ -17,13 +18,15 @@ class PackedStep:
 
     tokens: int32 [T]. positions: int64 [T], each in its own sequence. cells: int64 [T],
     where each token's key and value go. rows: int64 [R], the tokens whose logits are
-    wanted.
+    wanted. embedded: int64 [E], the places that `embeddings`, float32 [E, width], fill.
     """
 
     tokens: NDArray[np.int32]
     positions: NDArray[np.int64]
     cells: NDArray[np.int64]
     rows: NDArray[np.int64]
+    embedded: NDArray[np.int64]
+    embeddings: NDArray[np.float32]
 
 
 def pack(step: Step, info: ExecutorInfo, cells: int) -> PackedStep:
@@ -38,6 +41,7 @@ def pack(step: Step, info: ExecutorInfo, cells: int) -> PackedStep:
         raise InvalidInputError(f"page size {step.page_size} is below 1")
     for index, sequence in enumerate(step.sequences):
         _check_sequence(index, sequence, step.page_size, info)
+        _check_embeddings(index, sequence, info)
 
     counts = np.array([len(sequence.tokens) for sequence in step.sequences])
     starts = np.array([sequence.start for sequence in step.sequences], dtype=np.int64)
@@ -58,12 +62,46 @@ def pack(step: Step, info: ExecutorInfo, cells: int) -> PackedStep:
     page = np.concatenate(seen)[page_index].astype(np.int64)
     wanted = np.array([sequence.logit_rows for sequence in step.sequences])
     skipped = np.repeat(ends - np.cumsum(wanted), wanted)
+    spans = [
+        (start + span.offset, span.rows)
+        for start, sequence in zip(ends - counts, step.sequences, strict=True)
+        for span in sequence.embeddings
+    ]
+    embedded = [np.arange(first, first + len(rows)) for first, rows in spans]
     return PackedStep(
         tokens=tokens,
         positions=positions,
         cells=page * step.page_size + positions % step.page_size,
         rows=np.arange(len(skipped)) + skipped,
+        embedded=np.concatenate([np.zeros(0, dtype=np.int64), *embedded]),
+        embeddings=np.concatenate(
+            [np.zeros((0, info.spec.width), dtype=np.float32), *(rows for _, rows in spans)]
+        ),
     )
+
+
+def check_image(pixels: NDArray[np.uint8], info: ExecutorInfo) -> VisionSpec:
+    """The tower's spec for an image it can encode; raises InvalidInputError for another."""
+    spec = info.vision
+    if spec is None:
+        raise InvalidInputError("this model was opened without a vision tower")
+    cell = spec.cell_size
+    if (
+        pixels.dtype != np.uint8
+        or pixels.ndim != 3
+        or pixels.shape[2] != CHANNELS
+        or not all(size and size % cell == 0 for size in pixels.shape[:2])
+    ):
+        raise InvalidInputError(
+            f"the image is {pixels.dtype} {list(pixels.shape)}, must be uint8 "
+            f"[height, width, {CHANNELS}] in whole cells of {cell} pixels"
+        )
+    patches = pixels.shape[0] * pixels.shape[1] // spec.patch_size**2
+    if patches > info.max_vision_patches:
+        raise InvalidInputError(
+            f"the image has {patches} patches, over the {info.max_vision_patches} allowed"
+        )
+    return spec
 
 
 def _check_sequence(index: int, sequence: SequenceStep, page_size: int, info: ExecutorInfo) -> None:
@@ -87,6 +125,28 @@ def _check_sequence(index: int, sequence: SequenceStep, page_size: int, info: Ex
             f"sequence {index} has {len(sequence.pages)} pages of {page_size} for {end} positions; "
             f"it needs {needed}"
         )
+
+
+def _check_embeddings(index: int, sequence: SequenceStep, info: ExecutorInfo) -> None:
+    if sequence.embeddings and info.vision is None:
+        raise InvalidInputError(f"sequence {index} has embeddings, and there is no vision tower")
+    width, end = info.spec.width, 0
+    for span in sequence.embeddings:
+        if span.rows.ndim != 2 or span.rows.shape[1] != width or span.rows.dtype != np.float32:
+            raise InvalidInputError(
+                f"sequence {index} has embeddings of {span.rows.dtype} {list(span.rows.shape)}, "
+                f"must be float32 [n, {width}]"
+            )
+        if span.offset < end or len(span.rows) < 1:
+            raise InvalidInputError(
+                f"sequence {index} has {len(span.rows)} embeddings at {span.offset}; "
+                f"they must be 1 or more from {end} on"
+            )
+        end = span.offset + len(span.rows)
+        if end > len(sequence.tokens):
+            raise InvalidInputError(
+                f"sequence {index} has embeddings up to {end} of its {len(sequence.tokens)} tokens"
+            )
 
 
 def _check_tokens(tokens: NDArray[np.int32], vocab_size: int) -> None:

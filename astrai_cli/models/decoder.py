@@ -26,13 +26,20 @@ scale of the scores is `ModelSpec.attention_scale`. ExecuTorch's neutral operato
 
 
 class Rotation:
-    """Half-split rotary embedding for one step: component i turns with i + dimension / 2."""
+    """Half-split rotary embedding: component i turns with i + dimension / 2.
 
-    def __init__(self, positions: Tensor, frequencies: Tensor) -> None:
-        angles = positions.to(torch.float32)[:, None] * frequencies
+    angles: float32 [T, dimension / 2], those of each row.
+    """
+
+    def __init__(self, angles: Tensor) -> None:
         self.cos = angles.cos()[:, None, None, :]
         self.sin = angles.sin()[:, None, None, :]
-        self.half = frequencies.shape[0]
+        self.half = angles.shape[1]
+
+    @classmethod
+    def at(cls, positions: Tensor, frequencies: Tensor) -> Rotation:
+        """By positions [T] times frequencies [dimension / 2]."""
+        return cls(positions.to(torch.float32)[:, None] * frequencies)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Rotate the first 2 * half components of x [T, heads, 1, D]."""
@@ -172,7 +179,7 @@ class Decoder(nn.Module):
         position in its own sequence; rows: int64 [R], indices into T, gathered before
         the head.
         """
-        rotate = Rotation(positions, self.rope_frequencies)
+        rotate = Rotation.at(positions, self.rope_frequencies)
         for block in self.blk:
             h = block(h, positions, rotate, attend)
         return scale_logits(self.output(self.output_norm(h.index_select(0, rows))), self.spec)

@@ -84,6 +84,10 @@ class Metadata:
         array = self._array(key)
         return self._numbers(key, array, "iu", "an array of integers").astype(np.int64)
 
+    def numbers(self, key: str) -> list[float]:
+        array = self._array(key)
+        return [float(x) for x in self._numbers(key, array, "f", "an array of numbers")]
+
     def flags(self, key: str) -> list[bool]:
         array = self._array(key)
         return [bool(value) for value in self._numbers(key, array, "b", "an array of booleans")]

@@ -36,7 +36,7 @@ class Calibration:
         self._h = h.reshape(-1, width)
         self._spec = spec
         self._positions = torch.arange(self._length).repeat(self._windows)
-        self._rotation = Rotation(self._positions, frequencies)
+        self._rotation = Rotation.at(self._positions, frequencies)
 
     @torch.inference_mode()
     def run(self, block: Block) -> dict[str, InputStatistics]:

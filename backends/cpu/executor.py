@@ -16,7 +16,7 @@ from astrai_cli.config import LimitsConfig
 from astrai_cli.errors import ArtifactError, ExecutionError, InvalidInputError
 from backends.base import ExecutorInfo, Step, StepOutput, context_limit
 from backends.cpu import native
-from backends.packing import pack
+from backends.packing import check_image, pack
 
 MAX_HEAD_WIDTH = 256
 _KV_TYPES = {"float16": 0, "float32": 1}
@@ -32,7 +32,9 @@ class CpuExecutor:
     """An artifact of the cpu backend, open. Steps release Python's lock while they run."""
 
     def __init__(self, library: Path, artifact: Artifact, limits: LimitsConfig) -> None:
-        """Load the program. Raises ArtifactError, BackendUnavailableError."""
+        """Load the program. Raises ArtifactError, BackendUnavailableError, InvalidInputError."""
+        if limits.mmproj is not None:
+            raise InvalidInputError("the cpu backend runs no vision towers: leave --mmproj out")
         spec = artifact.spec
         if spec.head_width > MAX_HEAD_WIDTH:
             raise ArtifactError(
@@ -115,6 +117,10 @@ class CpuExecutor:
             raise ExecutionError(f"the cpu executor failed: {error.value.decode()}")
         output = np.ctypeslib.as_array(logits, (len(rows), vocabulary))
         return StepOutput(output[: len(packed.rows)])
+
+    def encode_image(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        check_image(pixels, self._info)
+        raise ExecutionError("the cpu backend has no vision encoder")
 
     def close(self) -> None:
         if self._program is not None:

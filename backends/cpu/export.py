@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from astrai_cli.config import ExportConfig
+from astrai_cli.errors import InvalidInputError
 from astrai_cli.models.decoder import Block, norm_embeddings
 from astrai_cli.models.gguf import ModelFile
 from astrai_cli.models.rope import rope_frequencies
@@ -184,7 +185,12 @@ class Exporter:
 def export_program(
     source: Path, target: Path, options: ExportConfig, progress: Progress
 ) -> dict[str, Any]:
-    """Write `model.pte` into the folder `target`; what the manifest notes about it."""
+    """Write `model.pte` into the folder `target`; what the manifest notes about it.
+
+    Raises InvalidInputError for a vision tower, which this backend does not run.
+    """
+    if options.mmproj is not None:
+        raise InvalidInputError("the cpu backend runs no vision towers: leave --mmproj out")
     with ModelFile.open(source) as model_file, torch.inference_mode():
         Exporter(model_file, options, progress).write(target / PROGRAM_NAME)
     return {"program": PROGRAM_NAME, "methods": ["forward"]}

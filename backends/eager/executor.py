@@ -4,17 +4,28 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from astrai_cli.config import LimitsConfig
-from astrai_cli.errors import ExecutionError, InvalidInputError
+from astrai_cli.errors import ExecutionError, InvalidInputError, ModelFileError
 from astrai_cli.models.decoder import Decoder
 from astrai_cli.models.gguf import ModelFile
 from astrai_cli.models.loader import load_decoder
 from astrai_cli.models.spec import ModelSpec
-from backends.base import ExecutorInfo, SequenceStep, Step, StepOutput, context_limit
-from backends.packing import pack
+from astrai_cli.models.vision import VisionTower, load_vision_tower
+from astrai_cli.models.vision_spec import VisionFile, normalised
+from backends.base import (
+    ExecutorInfo,
+    SequenceStep,
+    Step,
+    StepOutput,
+    context_limit,
+    vision_patch_limit,
+)
+from backends.packing import check_image, pack
 
 MAX_STEP_TOKENS = 512
 
@@ -23,12 +34,13 @@ class EagerExecutor:
     """Runs a GGUF file in float32; keys and values are float32 too, whatever `kv_dtype` says."""
 
     def __init__(self, source: Path, limits: LimitsConfig) -> None:
-        """Load the model. Raises ModelFileError where `source` is not one."""
+        """Load the model, and the tower of `limits.mmproj`. Raises ModelFileError."""
         if limits.threads is not None:
             torch.set_num_threads(limits.threads)
         with ModelFile.open(source) as model_file:
             spec = model_file.spec
             self._decoder: Decoder | None = load_decoder(model_file)
+        self._tower = None if limits.mmproj is None else _load_tower(limits.mmproj, spec)
         self._info = ExecutorInfo(
             spec=spec,
             backend="eager",
@@ -36,6 +48,10 @@ class EagerExecutor:
             max_context=context_limit(spec, limits.max_context),
             bytes_per_cell=spec.kv_values_per_token * torch.float32.itemsize,
             details={"kv_dtype": "float32", "threads": torch.get_num_threads()},
+            vision=None if self._tower is None else self._tower.spec,
+            max_vision_patches=(
+                0 if self._tower is None else vision_patch_limit(limits.max_vision_patches)
+            ),
         )
         self._drop_cells()
 
@@ -76,8 +92,10 @@ class EagerExecutor:
             return torch.cat(outputs).unsqueeze(2)
 
         try:
+            h = self._decoder.embed(torch.from_numpy(packed.tokens))
+            h[torch.from_numpy(packed.embedded)] = torch.from_numpy(packed.embeddings)
             logits = self._decoder(
-                self._decoder.embed(torch.from_numpy(packed.tokens)),
+                h,
                 torch.from_numpy(packed.positions),
                 torch.from_numpy(packed.rows),
                 attend,
@@ -86,12 +104,33 @@ class EagerExecutor:
             raise ExecutionError(f"the eager executor failed: {error}") from error
         return StepOutput(logits.numpy())
 
+    @torch.inference_mode()
+    def encode_image(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        spec = check_image(pixels, self._info)
+        if self._tower is None:
+            raise ExecutionError("the executor is closed")
+        try:
+            rows: Tensor = self._tower(torch.from_numpy(normalised(pixels, spec)))
+        except RuntimeError as error:
+            raise ExecutionError(f"the eager executor failed: {error}") from error
+        return rows.numpy()
+
     def close(self) -> None:
-        self._decoder = None
+        self._decoder = self._tower = None
         self._drop_cells()
 
     def _drop_cells(self) -> None:
         self._keys = self._values = torch.empty(0, 0, 0, 0)
+
+
+def _load_tower(path: Path, spec: ModelSpec) -> VisionTower:
+    with VisionFile.open(path) as vision_file:
+        if vision_file.spec.text_width != spec.width:
+            raise ModelFileError(
+                f"{path}: the vision tower gives rows of {vision_file.spec.text_width}, "
+                f"and the text model takes {spec.width}"
+            )
+        return load_vision_tower(vision_file)
 
 
 class _SequenceView:

@@ -44,7 +44,7 @@ class Blocks:
     def hidden(self, tokens: Tensor) -> Tensor:
         """What the final norm is given, [T, width], of a sequence that starts at position 0."""
         positions = torch.arange(len(tokens))
-        rotation = Rotation(positions, self.frequencies)
+        rotation = Rotation.at(positions, self.frequencies)
         h = norm_embeddings(self.embedding[tokens], self.spec)
         for block in self.blocks:
             h = block(h, positions, rotation, self._attend)

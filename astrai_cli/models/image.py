@@ -1,0 +1,94 @@
+"""From a compressed image to the pixels that a vision tower is given."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import math
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from astrai_cli.errors import InvalidInputError
+from astrai_cli.models.vision_spec import VisionSpec
+
+FORMATS = ("JPEG", "PNG")
+# 64 megapixels: a phone's full photograph; 200 MB as decoded RGB.
+MAX_PIXELS = 2**26
+PATCHES_A_CELL = 4
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedImage:
+    """An image at the size of its grid.
+
+    pixels: uint8 [height, width, 3], RGB, whole cells high and wide. grid: cells (rows,
+    columns). digest: of the image as decoded, before it was resized, and of the grid.
+    """
+
+    pixels: NDArray[np.uint8]
+    grid: tuple[int, int]
+    digest: bytes
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of embeddings it becomes, each a position of the text model."""
+        return self.grid[0] * self.grid[1]
+
+
+def prepare_image(data: bytes, spec: VisionSpec, max_patches: int) -> PreparedImage:
+    """Decode a JPEG or PNG and resize it to its grid. Raises InvalidInputError."""
+    image = _decode(data)
+    grid = image_grid(image.width, image.height, spec, max_patches)
+    digest = hashlib.sha256(repr((image.size, grid)).encode())
+    digest.update(image.tobytes())
+    height, width = (cells * spec.cell_size for cells in grid)
+    if image.size != (width, height):
+        image = image.resize((width, height), Image.Resampling.LANCZOS)
+    return PreparedImage(np.asarray(image, dtype=np.uint8), grid, digest.digest())
+
+
+def image_grid(width: int, height: int, spec: VisionSpec, max_patches: int) -> tuple[int, int]:
+    """The cells (rows, columns) of an image of width × height pixels, both 1 or more.
+
+    At most max_patches // 4 cells. Of the counts around the exact ones those whose
+    aspect ratio is nearest to the image's; of equally near ones the most cells.
+    """
+    most = max_patches // PATCHES_A_CELL
+    if most < 1:
+        raise InvalidInputError(f"max_vision_patches is {max_patches}; a cell has {PATCHES_A_CELL}")
+    rows, columns = height / spec.cell_size, width / spec.cell_size
+    if rows * columns > most:
+        rows = math.sqrt(most * height / width)
+        columns = rows * width / height
+    candidates = [
+        (r, c)
+        for r in {math.floor(rows), math.ceil(rows)}
+        for c in {math.floor(columns), math.ceil(columns)}
+        if r >= 1 and c >= 1 and r * c <= most
+    ]
+    if not candidates:
+        # So long an image that its short side has less than one cell within the cap.
+        return (1, min(round(columns), most)) if rows < columns else (min(round(rows), most), 1)
+    return min(candidates, key=lambda grid: (abs(grid[0] / grid[1] - height / width), -grid[0]))
+
+
+def _decode(data: bytes) -> Image.Image:
+    try:
+        with warnings.catch_warnings():
+            # Its own bound on pixels is looser than ours, and only warns.
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            image = Image.open(io.BytesIO(data), formats=FORMATS)
+        # Read from the header: nothing was decoded yet.
+        if image.width * image.height > MAX_PIXELS:
+            raise InvalidInputError(
+                f"the image has {image.width} x {image.height} pixels, over {MAX_PIXELS}"
+            )
+        return ImageOps.exif_transpose(image).convert("RGB")
+    except UnidentifiedImageError:
+        raise InvalidInputError("the image is not a JPEG or PNG file") from None
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise InvalidInputError(f"the image cannot be decoded: {error}") from error

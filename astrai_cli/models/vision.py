@@ -1,0 +1,159 @@
+"""A vision tower in PyTorch: patches of one image become rows of the text model's width.
+
+Modules carry the names of GGUF tensors, so that the state dict of a `VisionTower`
+is the list of tensors to read.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from astrai_cli.models.decoder import Rotation
+from astrai_cli.models.vision_spec import CHANNELS, VisionFile, VisionSpec
+
+
+class VisionBlock(nn.Module):
+    """Attention without a mask, then a GELU feed-forward, each on a normed copy."""
+
+    def __init__(self, spec: VisionSpec) -> None:
+        super().__init__()
+        self.head_width = spec.head_width
+        self.ln1 = nn.LayerNorm(spec.width, spec.norm_eps)
+        self.attn_q = nn.Linear(spec.width, spec.width)
+        self.attn_k = nn.Linear(spec.width, spec.width)
+        self.attn_v = nn.Linear(spec.width, spec.width)
+        self.attn_out = nn.Linear(spec.width, spec.width)
+        self.ln2 = nn.LayerNorm(spec.width, spec.norm_eps)
+        self.ffn_up = nn.Linear(spec.width, spec.ffn_width)
+        self.ffn_down = nn.Linear(spec.ffn_width, spec.width)
+
+    def forward(self, h: Tensor, rotate: Rotation, groups: list[int]) -> Tensor:
+        """h [P, width]; patches see those of their own group, whose sizes are `groups`."""
+        x = self.ln1(h)
+        q, k, v = (self._heads(linear(x)) for linear in (self.attn_q, self.attn_k, self.attn_v))
+        q, k = rotate(q), rotate(k)
+        parts = zip(*(torch.split(x.squeeze(2), groups) for x in (q, k, v)), strict=True)
+        attended = torch.cat([_attend(*part) for part in parts])
+        h = h + self.attn_out(attended)
+        output: Tensor = h + self.ffn_down(nn.functional.gelu(self.ffn_up(self.ln2(h))))
+        return output
+
+    def _heads(self, x: Tensor) -> Tensor:
+        return x.view(len(x), -1, 1, self.head_width)
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """[n, heads, D] each; [n, heads * D]."""
+    q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
+    output = nn.functional.scaled_dot_product_attention(q, k, v)
+    return output[0].transpose(0, 1).flatten(1)
+
+
+class _Encoder(nn.Module):
+    """What precedes the projector; the tensors named `v.`."""
+
+    def __init__(self, spec: VisionSpec) -> None:
+        super().__init__()
+        patch = spec.patch_size
+        self.patch_embd = nn.Conv2d(CHANNELS, spec.width, patch, patch, bias=False)
+        self.position_embd = nn.Embedding(spec.grid_side**2, spec.width)
+        self.pre_ln = nn.LayerNorm(spec.width, spec.norm_eps)
+        self.blk = nn.ModuleList(VisionBlock(spec) for _ in range(spec.n_layers))
+        self.post_ln = nn.LayerNorm(spec.width, spec.norm_eps)
+
+
+class VisionTower(nn.Module):
+    """The whole tower and its projector, for one image at a time."""
+
+    frequencies: Tensor
+
+    def __init__(self, spec: VisionSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        self.v = _Encoder(spec)
+        self.mm = nn.ModuleList(
+            [
+                nn.Linear(spec.merge**2 * spec.width, spec.projector_width, bias=False),
+                nn.Linear(spec.projector_width, spec.projector_width, bias=False),
+                nn.Linear(spec.projector_width, spec.text_width, bias=False),
+            ]
+        )
+        # from_numpy stays real where everything else is built on the meta device.
+        self.register_buffer("frequencies", torch.from_numpy(_frequencies(spec)), persistent=False)
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Embeddings float32 [cells, text width], in row order, of a prepared image.
+
+        image: float32 [3, height, width], normalised, whole cells high and wide.
+        """
+        rows, columns = (size // self.spec.patch_size for size in image.shape[1:])
+        h = self.v.patch_embd(image[None])[0].flatten(1).T
+        h = self.v.pre_ln(h + self._positions(rows, columns))
+        tiles = _tiles(rows, columns, self.spec.grid_side)
+        order = torch.cat(tiles)
+        h = h[order]
+        rotate = Rotation(self._angles(order // columns, order % columns))
+        for layer, block in enumerate(self.v.blk):
+            whole = self.spec.sees_all(layer)
+            h = block(h, rotate, [len(h)] if whole else [len(tile) for tile in tiles])
+        h = self.v.post_ln(h[order.argsort()])
+        return self._project(self._merge(h, rows, columns))
+
+    def _positions(self, rows: int, columns: int) -> Tensor:
+        """The position table sampled bilinearly at the patches' centres: [P, width]."""
+        side = self.spec.grid_side
+        table = self.v.position_embd.weight.T.view(1, -1, side, side)
+        y, x = ((2 * torch.arange(n) + 1) / n - 1 for n in (rows, columns))
+        grid = torch.stack([x.expand(rows, -1), y[:, None].expand(-1, columns)], dim=-1)
+        sampled = nn.functional.grid_sample(table, grid[None], align_corners=False)
+        return sampled[0].flatten(1).T
+
+    def _angles(self, row: Tensor, column: Tensor) -> Tensor:
+        """[P, head width / 2]: the first half turns by the column, the second by the row."""
+        return torch.cat([(at + 1)[:, None] * self.frequencies for at in (column, row)], dim=1)
+
+    def _merge(self, h: Tensor, rows: int, columns: int) -> Tensor:
+        """[P, width] as [cells, width * merge²], the patches of a cell beside each other."""
+        merge = self.spec.merge
+        cells = h.view(rows // merge, merge, columns // merge, merge, -1)
+        return cells.permute(0, 2, 4, 1, 3).reshape(len(h) // merge**2, -1)
+
+    def _project(self, h: Tensor) -> Tensor:
+        first, second, last = self.mm
+        h = last(nn.functional.gelu(second(nn.functional.gelu(first(h)))))
+        return nn.functional.rms_norm(h, h.shape[1:], None, self.spec.norm_eps)
+
+
+def _frequencies(spec: VisionSpec) -> NDArray[np.float32]:
+    """float32 [head width / 4]: radians one patch adds to each pair of an axis."""
+    half = spec.head_width // 2
+    exponents = np.arange(0, half, 2, dtype=np.float64) / half
+    return (spec.rope_base**-exponents).astype(np.float32)
+
+
+def _tiles(rows: int, columns: int, side: int) -> list[Tensor]:
+    """The patches of each tile of side × side, by their index in row order."""
+    index = torch.arange(rows * columns).view(rows, columns)
+    return [
+        index[top : top + side, left : left + side].reshape(-1)
+        for top in range(0, rows, side)
+        for left in range(0, columns, side)
+    ]
+
+
+def load_vision_tower(vision_file: VisionFile) -> VisionTower:
+    """The tower of an open file with float32 weights.
+
+    Raises ModelFileError for values that are not finite.
+    """
+    with torch.device("meta"):
+        tower = VisionTower(vision_file.spec)
+    state = {
+        name: torch.from_numpy(np.require(vision_file.get(name), requirements="W"))
+        for name in tower.state_dict()
+    }
+    tower.load_state_dict(state, assign=True)
+    return tower.requires_grad_(False).eval()
