@@ -29,6 +29,7 @@ from astrai_cli.errors import ExecutionError
 from astrai_cli.models.decoder import split_heads
 from astrai_cli.models.spec import ModelSpec
 from backends.cpu.operators import embed, rotate, update_and_attend
+
 # Any count but 0 and 1, which tracing would bake in.
 _EXAMPLE_ROWS = 5
 
@@ -117,23 +118,21 @@ def _exchange(
     """`lowered` with the constants `new` in the place of `old`.
 
     None where that cannot be told: two constants that were equal in the old are
-    not in the new.
+    not in the new, or lowering stored one that is not known by its bytes.
     """
+    stored = lowered.named_data_store_output
+    assert stored is not None
     renamed: dict[str, str] = {}
     for (_, was), (_, becomes) in zip(old.keys, new.keys, strict=True):
         if renamed.setdefault(was, becomes) != becomes:
             return None
     store = NamedDataStore()
     blob = lowered.processed_bytes
-    stored = lowered.named_data_store_output
-    assert stored is not None
     for key, entry in stored.pte_data.items():
-        if key in renamed:
-            blob = blob.replace(key.encode(), _placeholder(key))
-            store.add_named_data(renamed[key], new.data[renamed[key]], entry.alignment)
-        else:
-            # Made by lowering itself, the same for every segment of the kind.
-            store.add_named_data(key, stored.buffers[entry.buffer_index], entry.alignment)
+        if key not in renamed:
+            return None
+        blob = blob.replace(key.encode(), _placeholder(key))
+        store.add_named_data(renamed[key], new.data[renamed[key]], entry.alignment)
     for was, becomes in renamed.items():
         blob = blob.replace(_placeholder(was), becomes.encode())
     return LoweredBackendModule(
@@ -212,7 +211,9 @@ def write_program(path: Path, program: Program, max_rows: int) -> None:
     exported = torch.export.export(
         program, example, dynamic_shapes=({0: tokens}, {0: tokens}, {0: rows}), strict=False
     )
-    executorch = to_edge(exported, compile_config=_edge_config()).to_executorch(ExecutorchBackendConfig())
+    executorch = to_edge(exported, compile_config=_edge_config()).to_executorch(
+        ExecutorchBackendConfig()
+    )
     try:
         with path.open("wb") as file:
             executorch.write_to_file(file)

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import torch
 from conformance import models
 
 from astrai_cli.artifact import export_model
@@ -16,6 +17,10 @@ from backends.base import get_backend
 from backends.cpu.build import build_library
 
 __all__ = ["models"]
+
+# PyTorch describes each step of an export to this logger if anyone listens, and pytest does
+# to those that do not propagate.
+torch._logging._internal.trace_log.propagate = True
 
 Export = Callable[[Path], Path]
 """export(gguf_path) -> the artifact's folder."""
