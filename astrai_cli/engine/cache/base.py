@@ -76,7 +76,7 @@ class KVCache(ABC):
 
     @abstractmethod
     def shared_keys(self, task_id: int, identity: Identity, n: int) -> Sequence[int]:
-        """Names of what the next n positions of a prompt hold that others could take over.
+        """Names of what the next n positions hold, or begin, that others could take over.
 
         Where two tasks have the same first name, they are about to compute the same.
         """

@@ -97,7 +97,9 @@ class PageCache(KVCache):
 
     def shared_keys(self, task_id: int, identity: Identity, n: int) -> Sequence[int]:
         table = self._tasks[task_id]
-        first, last = table.n_cached // self.page_size, (table.n_cached + n) // self.page_size
+        first = table.n_cached // self.page_size
+        # A page that these positions only begin is the task's to finish.
+        last = min(self._storage.pages_for(table.n_cached + n), len(identity) // self.page_size)
         self._pool.extend_keys(table.keys, identity, last)
         return table.keys[first:last]
 
