@@ -8,16 +8,34 @@ from pathlib import Path
 import pytest
 from recording_backend import RecordingBackend
 
-from astrai_cli.config import default_cache_dir
+from astrai_cli.config import ExportConfig, default_cache_dir
 from astrai_cli.models.pull import pull
+from astrai_cli.models.resolve import resolve_artifact
+from backends.base import get_backend
 
 
 @pytest.fixture(scope="session")
-def smollm2_gguf() -> Path:
-    """The real SmolLM2-135M-Instruct, from astrai's cache; pulled when it is not there."""
+def cache_dir() -> Path:
+    """Astrai's own, so that what is pulled and exported once serves later runs too."""
     configured = os.environ.get("ASTRAI_CACHE_DIR")
-    cache_dir = Path(configured) if configured else default_cache_dir()
+    return Path(configured) if configured else default_cache_dir()
+
+
+@pytest.fixture(scope="session")
+def smollm2_gguf(cache_dir: Path) -> Path:
+    """The real SmolLM2-135M-Instruct, from astrai's cache; pulled when it is not there."""
     return pull("smollm2-135m", cache_dir, lambda what, fraction: None)
+
+
+@pytest.fixture(scope="session")
+def smollm2_artifact(smollm2_gguf: Path, cache_dir: Path) -> Path:
+    """SmolLM2 for the cpu backend, from astrai's cache; exported when it is not there."""
+    if reason := get_backend("cpu").unavailable():
+        pytest.skip(reason)
+    artifact = resolve_artifact(
+        str(smollm2_gguf), cache_dir, "cpu", ExportConfig(), lambda what, fraction: None
+    )
+    return artifact.path
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from astrai_cli.models.decoder import Block, Rotation, norm_embeddings, scale_lo
 from astrai_cli.models.gguf import ModelFile
 from astrai_cli.models.loader import load_decoder
 from astrai_cli.models.spec import ModelSpec
+from astrai_cli.models.weights import Weights
 
 
 @dataclass
@@ -29,7 +30,7 @@ class Blocks:
     @classmethod
     def load(cls, path: Path) -> Blocks:
         with ModelFile.open(path) as model_file:
-            decoder = load_decoder(model_file)
+            decoder = load_decoder(Weights(model_file))
         blocks = [block for block in decoder.blk if isinstance(block, Block)]
         decoder.output.weight = nn.Parameter(decoder.output.weight.clone(), requires_grad=False)
         return cls(
