@@ -6,12 +6,6 @@ them; *refill* moves waiting tasks to free places, first come first served;
 task, and of the prompts, in order of arrival, as many as fit a chunk, or a part of
 one beside answers. So no answer waits longer than that, and tasks join and leave
 between steps.
-
-When a task that answers finds no cell for its next token, idle sessions lose
-theirs, then the youngest task is preempted: it goes back to its place in the queue
-with all tokens it has, and computes them again when it has room for them. The
-oldest task is never preempted for another and fits the cache alone, so it always
-ends, and then the next is the oldest.
 """
 
 from __future__ import annotations
@@ -19,17 +13,16 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from bisect import insort
 from math import inf
 from typing import Any
 
 from astrai_cli.config import LimitsConfig
+from astrai_cli.engine.batch import Batch, Share
 from astrai_cli.engine.cache import ContiguousCache, KVCache
 from astrai_cli.engine.limits import EngineLimits
 from astrai_cli.engine.sessions import SessionTable, Turn
 from astrai_cli.engine.stats import EngineStats
 from astrai_cli.engine.task import Task, TaskState
-from astrai_cli.engine.waiting import WaitingQueue
 from astrai_cli.errors import (
     AstraiError,
     EngineUnavailableError,
@@ -41,9 +34,6 @@ from astrai_cli.errors import (
 from backends.base import Executor, Step
 
 logger = logging.getLogger(__name__)
-
-Share = tuple[Task, int]
-"""A task and how many of its pending tokens go into the step."""
 
 # A step in progress cannot be interrupted; shutdown waits at most this long for it.
 _STEP_GRACE_SECONDS = 60.0
@@ -72,13 +62,12 @@ class InferenceScheduler:
         executor.allocate(self._cache.n_cells)
         self._stats = EngineStats()
 
-        # Written under this one lock; _active by the engine thread alone, which may read it freely.
+        # Written under this one lock; the batch by the engine thread alone, so it reads freely.
         lock = threading.Lock()
         self._wake = threading.Condition(lock)
         self._room = threading.Condition(lock)
-        self._active: list[Task] = []  # in order of arrival
-        self._waiting = WaitingQueue()
         self._sessions = SessionTable(self._limits.max_sessions, self._limits.evict_idle_sessions)
+        self._batch = Batch(self._cache, self._limits, self._sessions, self._stats, lock)
         self._n_inflight = 0
         self._cancel_requested = False
         self._next_expiry = inf
@@ -102,13 +91,13 @@ class InferenceScheduler:
                 raise OverloadedError(
                     f"{self._n_inflight} requests are in flight, "
                     f"of at most {self._limits.max_requests}",
-                    retry_after=self._stats.seconds_to_a_finish(len(self._active)),
+                    retry_after=self._stats.seconds_to_a_finish(len(self._batch.active)),
                 )
             task.session = self._sessions.open(task.session_id)
             self._n_inflight += 1
             task.enqueue(self._limits.queue_timeout)
             self._next_expiry = min(self._next_expiry, task.expires_at)
-            self._waiting.add(task)
+            self._batch.waiting.add(task)
             self._wake.notify()
 
     def cancel(self, task: Task) -> None:
@@ -145,7 +134,7 @@ class InferenceScheduler:
             self._wake.notify_all()
             self._room.notify_all()
             self._room.wait_for(lambda: not self._n_inflight, timeout)
-            for task in (*self._active, *self._waiting):
+            for task in (*self._batch.active, *self._batch.waiting):
                 task.cancel_requested = True
             self._cancel_requested = True
         self._thread.join(_STEP_GRACE_SECONDS)
@@ -158,8 +147,8 @@ class InferenceScheduler:
         """The counters of EngineStats, and what is in the queue and in the cells now."""
         return {
             "alive": self._thread.is_alive(),
-            "queue": len(self._waiting),
-            "active": len(self._active),
+            "queue": len(self._batch.waiting),
+            "active": len(self._batch.active),
             "sessions": self._sessions.n_named,
             "cells_used": self._cache.cells_used,
             "cells_cached": self._cache.cells_cached,
@@ -177,9 +166,9 @@ class InferenceScheduler:
         try:
             while self._wait_for_work():
                 self._clean_up()
-                self._refill()
-                shares = self._decode()
-                shares += self._prefill(len(shares))
+                self._batch.refill()
+                shares = self._batch.decode()
+                shares += self._batch.prefill(len(shares))
                 if shares:
                     self._step(shares)
         except Exception:
@@ -195,7 +184,7 @@ class InferenceScheduler:
             return self._has_work()
 
     def _has_work(self) -> bool:
-        return bool(self._active or self._waiting or self._sessions.has_dropped)
+        return bool(self._batch.active or self._batch.waiting or self._sessions.has_dropped)
 
     def _clean_up(self) -> None:
         """Free what finished and unwanted tasks hold, then tell them."""
@@ -206,14 +195,10 @@ class InferenceScheduler:
             now = time.monotonic()
             if self._cancel_requested or now >= self._next_expiry:
                 self._end_unwanted(now)
-                finished += self._waiting.take_finished()
-            for task in self._active:
-                if task.state is TaskState.FINISHED:
-                    self._release_cells(task)
-                    finished.append(task)
+                finished += self._batch.waiting.take_finished()
+            finished += self._batch.take_finished()
             if not finished:
                 return
-            self._active = [task for task in self._active if task.state is not TaskState.FINISHED]
             for task in finished:
                 self._leave_session(task)
             self._n_inflight -= len(finished)
@@ -225,23 +210,14 @@ class InferenceScheduler:
         """End all tasks that are to be cancelled or are out of time."""
         self._cancel_requested = False
         self._next_expiry = inf
-        for task in (*self._active, *self._waiting):
+        for task in (*self._batch.active, *self._batch.waiting):
             if task.cancel_requested:
                 why = "the engine is stopping" if self._closing else "cancelled by its client"
                 task.end("cancelled", RequestCancelledError(why))
             elif task.expires_at <= now:
-                task.expire(self._stats.seconds_to_a_finish(len(self._active)))
+                task.expire(self._stats.seconds_to_a_finish(len(self._batch.active)))
             else:
                 self._next_expiry = min(self._next_expiry, task.expires_at)
-
-    def _release_cells(self, task: Task) -> None:
-        """Leave a finished task's cells to its session where that can go on from them."""
-        session = task.session
-        session.turn = None if session.id is None else task.turn()
-        if session.turn is None:
-            self._cache.free(task.id)
-        else:
-            session.owner, session.n_computed = task.id, task.n_computed
 
     def _leave_session(self, task: Task) -> None:
         session = task.session
@@ -249,120 +225,6 @@ class InferenceScheduler:
             session.runner = None
         session.is_confirmed |= task.n_known > task.n_prompt
         self._sessions.close(session)
-
-    def _refill(self) -> None:
-        """Start waiting tasks in order; the first that finds no room keeps all others waiting.
-
-        One whose session is busy lets others pass: it waits for a place in its session.
-        """
-        if not self._waiting or len(self._active) == self._limits.max_sequences:
-            return
-        with self._wake:
-            for task in tuple(self._waiting):
-                if len(self._active) == self._limits.max_sequences:
-                    return
-                if not task.session.is_free_for(task.id):
-                    continue
-                n_cached = self._allocate(task)
-                if n_cached is None:
-                    return
-                self._stats.record_reuse(n_cached)
-                task.session.runner = task.id
-                task.start(n_cached)
-                self._waiting.remove(task)
-                insort(self._active, task, key=lambda each: each.id)
-
-    def _allocate(self, task: Task) -> int | None:
-        """Promise a task cells, of idle sessions where there are no others.
-
-        Returns how many of its positions are computed; None where there is no room.
-        """
-        session = task.session
-        goes_on = session.is_continued_by(task.identity)
-        if not goes_on and session.owner is not None:
-            self._cache.free(session.owner)
-            session.owner = None
-        while (n_cached := self._try_to_allocate(task, goes_on)) is None:
-            owner = self._sessions.release_cells(besides=session)
-            if owner is None:
-                return None
-            self._cache.free(owner)
-        session.turn = None
-        return n_cached
-
-    def _try_to_allocate(self, task: Task, goes_on: bool) -> int | None:
-        session = task.session
-        n_positions = min(task.n_known + 1, task.n_tokens_max)
-        # Each running task can still grow by a page, so that this one is not soon preempted.
-        spare = len(self._active)
-        if not goes_on:
-            return self._cache.allocate_task(
-                task.id, task.identity, task.n_reusable, n_positions, spare
-            )
-        assert session.owner is not None
-        if not self._cache.take_over(task.id, session.owner, n_positions, spare):
-            return None
-        session.owner = None
-        return session.n_computed
-
-    def _decode(self) -> list[Share]:
-        """One token of every answering task."""
-        return [
-            (task, 1)
-            for task in tuple(self._active)
-            # Looked at one by one: an older task may just have preempted this one.
-            if task.state is TaskState.DECODING and self._has_cells(task, task.n_known)
-        ]
-
-    def _prefill(self, n_decoding: int) -> list[Share]:
-        """The next tokens of the prompts, oldest first.
-
-        What several prompts have in common is computed by the oldest of them: the
-        others wait for it, and take it over.
-        """
-        room = self._limits.prefill_room(n_decoding)
-        shares: list[Share] = []
-        being_computed: set[int] = set()
-        for task in tuple(self._active):
-            if not room:
-                break
-            if task.state is not TaskState.PREFILLING:
-                continue
-            n_taken = self._cache.catch_up(task.id, task.identity, task.n_reusable)
-            self._stats.record_reuse(n_taken)
-            task.skip(n_taken)
-            n = min(room, task.n_pending)
-            keys = self._cache.shared_keys(task.id, task.identity, n)
-            if keys and keys[0] in being_computed:
-                continue
-            if self._has_cells(task, task.n_computed + n):
-                being_computed.update(keys)
-                shares.append((task, n))
-                room -= n
-        return shares
-
-    def _has_cells(self, task: Task, n_positions: int) -> bool:
-        """Whether the task has cells for that much, once others have given up theirs."""
-        while not self._cache.grow(task.id, n_positions):
-            with self._wake:
-                owner = self._sessions.release_cells()
-            if owner is not None:
-                self._cache.free(owner)
-                continue
-            youngest = self._active[-1]
-            self._preempt(youngest)
-            if youngest is task:
-                return False
-        return True
-
-    def _preempt(self, task: Task) -> None:
-        """Send a task back to the queue; it keeps its tokens and loses its cells."""
-        with self._wake:
-            self._active.remove(task)
-            self._waiting.add(task)
-        self._cache.free(task.id)
-        task.preempt()
-        self._stats.record_preemption()
 
     def _step(self, shares: list[Share]) -> None:
         """Run one packed step; a failure ends the tasks in it and no others."""
@@ -403,8 +265,8 @@ class InferenceScheduler:
         """The thread ends: whatever tasks are left end with an error."""
         with self._room:
             self._closing = True
-            left = [*self._active, *self._waiting.take_all()]
-            self._active = []
+            left = [*self._batch.active, *self._batch.waiting.take_all()]
+            self._batch.active = []
             self._n_inflight = 0
             self._room.notify_all()
         for task in left:
