@@ -1,4 +1,4 @@
-"""Fills a PyTorch decoder from a model file."""
+"""Fills a PyTorch decoder from a model's weights."""
 
 from __future__ import annotations
 
@@ -7,20 +7,18 @@ import torch
 from torch import Tensor
 
 from astrai_cli.models.decoder import Decoder
-from astrai_cli.models.gguf import ModelFile
-from astrai_cli.models.weights import Weights
+from astrai_cli.models.weights import TensorSource
 
 
-def load_decoder(model_file: ModelFile) -> Decoder:
-    """The decoder of an open model file with float32 weights, held in memory once.
+def load_decoder(weights: TensorSource) -> Decoder:
+    """A decoder with float32 weights, held in memory once.
 
     Raises ModelFileError for values that are not finite.
     """
-    weights = Weights(model_file)
     with torch.device("meta"):
-        decoder = Decoder(model_file.spec)
+        decoder = Decoder(weights.spec)
     names = set(decoder.state_dict())
-    if model_file.spec.tied_head:
+    if weights.spec.tied_head:
         names.remove("output.weight")
     state = {name: _tensor(weights, name) for name in names}
     state.setdefault("output.weight", state["token_embd.weight"])
@@ -28,6 +26,6 @@ def load_decoder(model_file: ModelFile) -> Decoder:
     return decoder.requires_grad_(False).eval()
 
 
-def _tensor(weights: Weights, name: str) -> Tensor:
-    # A tensor stored as float32 is a read-only view of the file, which may be closed.
+def _tensor(weights: TensorSource, name: str) -> Tensor:
+    # A tensor stored as float32 may be a read-only view of the file, which may be closed.
     return torch.from_numpy(np.require(weights.get(name), requirements="W"))

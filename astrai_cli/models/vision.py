@@ -6,13 +6,15 @@ is the list of tensors to read.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from astrai_cli.models.decoder import Rotation
-from astrai_cli.models.vision_spec import CHANNELS, VisionFile, VisionSpec
+from astrai_cli.models.vision_spec import CHANNELS, VisionSpec
 
 
 class VisionBlock(nn.Module):
@@ -144,15 +146,23 @@ def _tiles(rows: int, columns: int, side: int) -> list[Tensor]:
     ]
 
 
-def load_vision_tower(vision_file: VisionFile) -> VisionTower:
-    """The tower of an open file with float32 weights.
+class VisionSource(Protocol):
+    """Where a tower's weights come from: a `VisionFile`, or a folder of another format."""
+
+    spec: VisionSpec
+
+    def get(self, name: str) -> NDArray[np.float32]: ...
+
+
+def load_vision_tower(source: VisionSource) -> VisionTower:
+    """The tower with float32 weights.
 
     Raises ModelFileError for values that are not finite.
     """
     with torch.device("meta"):
-        tower = VisionTower(vision_file.spec)
+        tower = VisionTower(source.spec)
     state = {
-        name: torch.from_numpy(np.require(vision_file.get(name), requirements="W"))
+        name: torch.from_numpy(np.require(source.get(name), requirements="W"))
         for name in tower.state_dict()
     }
     tower.load_state_dict(state, assign=True)

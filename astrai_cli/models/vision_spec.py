@@ -18,6 +18,7 @@ from astrai_cli.models.metadata import Metadata
 
 CHANNELS = 3
 PROJECTOR = "muse-glimmer"
+PATCH_EMBEDDING = "v.patch_embd.weight"
 POSITION_TABLE = "v.position_embd.weight"
 _ROTARY_ROWS = re.compile(r"v\.blk\.\d+\.attn_[qk]\.(?:weight|bias)")
 
@@ -159,7 +160,7 @@ def vision_tensors(spec: VisionSpec) -> dict[str, tuple[int, ...]]:
     layer |= {"ffn_up.weight": (ffn_width, width), "ffn_up.bias": (ffn_width,)}
     layer |= {"ffn_down.weight": (width, ffn_width), "ffn_down.bias": (width,)}
     expected: dict[str, tuple[int, ...]] = {
-        "v.patch_embd.weight": (width, CHANNELS, spec.patch_size, spec.patch_size),
+        PATCH_EMBEDDING: (width, CHANNELS, spec.patch_size, spec.patch_size),
         POSITION_TABLE: (spec.grid_side**2, width),
         "v.pre_ln.weight": (width,),
         "v.pre_ln.bias": (width,),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,8 +12,25 @@ from numpy.typing import NDArray
 from astrai_cli.errors import ModelFileError
 from astrai_cli.models.architectures import ARCHITECTURES, expected_tensors
 from astrai_cli.models.gguf import ModelFile, to_float32
+from astrai_cli.models.spec import ModelSpec
 
 _ROTARY_ROWS = re.compile(r"blk\.\d+\.attn_([qk])(_norm)?\.(?:weight|bias)")
+
+
+class TensorSource(Protocol):
+    """Where a decoder's weights come from; see `Weights`.
+
+    shapes: of every tensor by its GGUF name, in the order they are used.
+    """
+
+    spec: ModelSpec
+    shapes: Mapping[str, tuple[int, ...]]
+
+    def get(self, name: str) -> NDArray[np.float32]: ...
+
+    def get_rows(
+        self, name: str, rows: Sequence[int] | NDArray[np.integer]
+    ) -> NDArray[np.float32]: ...
 
 
 class Weights:
@@ -24,7 +42,8 @@ class Weights:
 
     def __init__(self, model: ModelFile) -> None:
         self._model = model
-        self.shapes = expected_tensors(model.spec)
+        self.spec = model.spec
+        self.shapes: Mapping[str, tuple[int, ...]] = expected_tensors(model.spec)
 
     def get(self, name: str) -> NDArray[np.float32]:
         """The whole tensor: float32, a matrix as [out, in], a vector as [n].

@@ -17,6 +17,7 @@ from astrai_cli.models.loader import load_decoder
 from astrai_cli.models.spec import ModelSpec
 from astrai_cli.models.vision import VisionTower, load_vision_tower
 from astrai_cli.models.vision_spec import VisionFile, normalised
+from astrai_cli.models.weights import Weights
 from backends.base import (
     ExecutorInfo,
     SequenceStep,
@@ -39,7 +40,7 @@ class EagerExecutor:
             torch.set_num_threads(limits.threads)
         with ModelFile.open(source) as model_file:
             spec = model_file.spec
-            self._decoder: Decoder | None = load_decoder(model_file)
+            self._decoder: Decoder | None = load_decoder(Weights(model_file))
         self._tower = None if limits.mmproj is None else _load_tower(limits.mmproj, spec)
         self._info = ExecutorInfo(
             spec=spec,

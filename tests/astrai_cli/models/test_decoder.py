@@ -26,6 +26,7 @@ from astrai_cli.models.gguf import ModelFile
 from astrai_cli.models.loader import load_decoder
 from astrai_cli.models.rope import rope_frequencies
 from astrai_cli.models.spec import ModelSpec, RopeSpec
+from astrai_cli.models.weights import Weights
 
 GGUF_NAMES = {
     "embed_tokens": "token_embd",
@@ -95,7 +96,7 @@ def run(decoder: Decoder, tokens: list[int]) -> NDArray[np.float32]:
 
 def load(path: Path) -> Decoder:
     with ModelFile.open(path) as model_file:
-        return load_decoder(model_file)
+        return load_decoder(Weights(model_file))
 
 
 def random_model(config: PretrainedConfig) -> PreTrainedModel:
