@@ -209,12 +209,14 @@ def _all_ids(n: int) -> NDArray[np.int64]:
 
 def _draw(weights: NDArray[np.float32], u: float) -> int:
     """The first index whose cumulative weight exceeds u times the total, blockwise for speed."""
-    sums = np.add.reduceat(weights, np.arange(0, len(weights), _BLOCK))
-    blocks = sums.cumsum(dtype=np.float64)
-    target = u * blocks[-1]
-    block = min(int(np.searchsorted(blocks, target, side="right")), len(blocks) - 1)
-    before = blocks[block - 1] if block else 0.0
-    inside = weights[block * _BLOCK : (block + 1) * _BLOCK].cumsum(dtype=np.float64)
-    # Rounding may leave the target a hair past the block's own sum; it stays in the block.
-    target = min(target - before, np.nextafter(inside[-1], 0))
-    return block * _BLOCK + int(np.searchsorted(inside, target, side="right"))
+    blocks = np.add.reduceat(weights, np.arange(0, len(weights), _BLOCK)).cumsum(dtype=np.float64)
+    target = u * float(blocks[-1])
+    block = min(int(blocks.searchsorted(target, side="right")), len(blocks) - 1)
+    start = block * _BLOCK
+    inside = weights[start : start + _BLOCK].cumsum(dtype=np.float64)
+    if block:
+        target -= float(blocks[block - 1])
+    # Rounding may leave the target a hair past the block's own sum: then it is its last token.
+    if target >= inside[-1]:
+        return start + int(inside.searchsorted(inside[-1]))
+    return start + int(inside.searchsorted(target, side="right"))
