@@ -17,14 +17,9 @@ from tokenizers import Tokenizer
 from astrai_cli.config import ExportConfig
 from astrai_cli.errors import ArtifactError
 from astrai_cli.files import partial_folder, sha256_of, sync, sync_folder
-from astrai_cli.models.gguf import ModelFile
+from astrai_cli.models.source import open_source
 from astrai_cli.models.spec import ModelSpec
-from astrai_cli.models.tokenizer import (
-    SpecialTokens,
-    build_tokenizer,
-    read_chat_template,
-    read_special_tokens,
-)
+from astrai_cli.models.tokenizer import SpecialTokens
 from backends.base import Progress, get_backend
 
 FORMAT_VERSION = 1
@@ -220,20 +215,21 @@ def export_model(
     *,
     overwrite: bool = False,
 ) -> Artifact:
-    """Export the GGUF file `source` for a backend as the artifact folder `target`.
+    """Export `source` for a backend as the artifact folder `target`.
 
+    source: a GGUF file or a Hugging Face folder.
     Raises ModelFileError, ArtifactError, BackendUnavailableError.
     """
     backend = get_backend(backend_name)
     with create_artifact(target, overwrite=overwrite) as folder:
         progress("reading the model file", 0.0)
-        with ModelFile.open(source) as model:
+        with open_source(source) as model:
             # First what is cheap to find wrong, then the export.
-            build_tokenizer(model.metadata).save(str(folder / TOKENIZER_NAME))
-            template = read_chat_template(model.metadata)
+            model.tokenizer().save(str(folder / TOKENIZER_NAME))
+            template = model.chat_template()
             if template is not None:
                 (folder / TEMPLATE_NAME).write_text(template, encoding="utf-8", newline="")
-            special_tokens = read_special_tokens(model.metadata)
+            special_tokens = model.special_tokens()
             spec, digest = model.spec, model.sha256
         details = backend.export(source, folder, options, progress)
         manifest = Manifest(

@@ -10,7 +10,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -116,6 +116,14 @@ def sha256_of(path: Path) -> str:
     """Hex digest of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sha256_of_all(paths: Sequence[Path]) -> str:
+    """Hex digest of some files, their names included."""
+    digest = hashlib.sha256()
+    for path in sorted(paths):
+        digest.update(f"{path.name} {sha256_of(path)}\n".encode())
+    return digest.hexdigest()
 
 
 def sync(path: Path) -> None:

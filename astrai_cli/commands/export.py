@@ -23,6 +23,10 @@ def export(
     gguf: Annotated[
         Path | None, typer.Option(metavar="<path>", help="GGUF file, in place of MODEL.")
     ] = None,
+    hf: Annotated[
+        Path | None,
+        typer.Option(metavar="<path>", help="Hugging Face folder, in place of MODEL."),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -37,13 +41,15 @@ def export(
     """Export a model file as an artifact and print the artifact's path."""
     from astrai_cli.artifact import export_model
     from astrai_cli.models.resolve import DEFAULT_BACKEND, resolve_model_file
+    from astrai_cli.models.source import model_name
 
-    if (model is None) == (gguf is None):
-        raise InvalidInputError("export takes either MODEL or --gguf FILE")
+    if [model, gguf, hf].count(None) != 2:
+        raise InvalidInputError("export takes one of MODEL, --gguf FILE and --hf FOLDER")
     config = settings.config
     backend = config.model.backend or DEFAULT_BACKEND
     with show_progress() as progress:
-        source = gguf or resolve_model_file(str(model), config.model.cache_dir, progress)
-        target = output or Path(f"{source.stem}-{backend}")
+        named = str(model or gguf or hf)
+        source = gguf or resolve_model_file(named, config.model.cache_dir, progress)
+        target = output or Path(f"{model_name(source)}-{backend}")
         export_model(source, target, backend, config.export, progress, overwrite=force)
     print(target)

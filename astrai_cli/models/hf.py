@@ -110,6 +110,11 @@ class HfFolder:
         """Only these rows of a matrix: float32 [len(rows), in]."""
         return self._read(name, np.asarray(rows, dtype=np.int64))
 
+    @property
+    def files(self) -> list[Path]:
+        """The files that spec and weights are read from."""
+        return [self.path / name for name in (CONFIG_NAME, *self._shards)]
+
     def vision(self) -> HfVision | None:
         """The folder's vision tower, where it has one. Raises ModelFileError."""
         return HfVision(self) if self.config.has("vision_config") else None

@@ -16,8 +16,9 @@ from astrai_cli.artifact import (
 from astrai_cli.config import ExportConfig
 from astrai_cli.errors import ArtifactError, ModelFileError
 from astrai_cli.files import file_lock
-from astrai_cli.models.gguf import ModelFile
+from astrai_cli.models.hf import CONFIG_NAME, is_hf_folder
 from astrai_cli.models.pull import ALIASES, HUB_PREFIX, pull
+from astrai_cli.models.source import model_name, open_source
 from backends.base import Progress
 
 DEFAULT_BACKEND = "cpu"
@@ -25,15 +26,15 @@ KEY_DIGITS = 16
 
 
 def resolve_model_file(model: str, cache_dir: Path, progress: Progress) -> Path:
-    """The GGUF file that MODEL names, pulled where it is an alias.
+    """The GGUF file or Hugging Face folder that MODEL names, pulled where it is an alias.
 
     Raises ModelFileError, DownloadError.
     """
     if model in ALIASES or model.startswith(HUB_PREFIX):
         return pull(model, cache_dir, progress)
     path = Path(model)
-    if path.is_dir():
-        raise ModelFileError(f"{model} is a folder, and a GGUF file is needed")
+    if path.is_dir() and not is_hf_folder(path):
+        raise ModelFileError(f"{model} is a folder without a model: it has no {CONFIG_NAME}")
     if not path.exists():
         raise ModelFileError(
             f"{model}: no such file, and not one of the models known by name: "
@@ -51,7 +52,7 @@ def resolve_artifact(
     Raises ArtifactError, ModelFileError, DownloadError, BackendUnavailableError.
     """
     path = Path(model)
-    if model not in ALIASES and path.is_dir():
+    if model not in ALIASES and path.is_dir() and not is_hf_folder(path):
         artifact = Artifact.open(path)
         if backend not in (None, artifact.manifest.backend):
             raise ArtifactError(
@@ -66,9 +67,9 @@ def resolve_artifact(
 def _export_once(
     source: Path, cache_dir: Path, backend: str, options: ExportConfig, progress: Progress
 ) -> Artifact:
-    with ModelFile.open(source) as model:
+    with open_source(source) as model:
         key = _cache_key(model.sha256, backend, options)
-    target = cache_dir / "artifacts" / f"{source.stem}-{backend}-{key}"
+    target = cache_dir / "artifacts" / f"{model_name(source)}-{backend}-{key}"
     if (artifact := _open_whole(target)) is not None:
         return artifact
     lock = target.with_name(f"{target.name}.lock")

@@ -8,13 +8,8 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from astrai_cli.artifact import Artifact, is_artifact
-from astrai_cli.models.gguf import ModelFile
-from astrai_cli.models.tokenizer import (
-    SpecialTokens,
-    build_tokenizer,
-    read_chat_template,
-    read_special_tokens,
-)
+from astrai_cli.models.source import model_name, open_source
+from astrai_cli.models.tokenizer import SpecialTokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,21 +27,21 @@ class TextModel:
 
     @classmethod
     def read(cls, source: Path) -> TextModel:
-        """From an artifact folder or a GGUF file. Raises ArtifactError, ModelFileError."""
+        """From an artifact folder or a model. Raises ArtifactError, ModelFileError."""
         if is_artifact(source):
             artifact = Artifact.open(source)
             return cls(
-                Path(artifact.manifest.source.name).stem,
+                model_name(Path(artifact.manifest.source.name)),
                 artifact.tokenizer(),
                 artifact.special_tokens,
                 artifact.chat_template,
             )
-        with ModelFile.open(source) as model:
+        with open_source(source) as model:
             return cls(
-                source.stem,
-                build_tokenizer(model.metadata),
-                read_special_tokens(model.metadata),
-                read_chat_template(model.metadata),
+                model_name(source),
+                model.tokenizer(),
+                model.special_tokens(),
+                model.chat_template(),
             )
 
     @property

@@ -32,11 +32,12 @@ _GPT4O_PIECES = (
 
 # Texts of special tokens that end an answer whether or not a metadata key says so;
 # many files name only one of theirs.
-_END_TEXTS = frozenset(
+END_TEXTS = frozenset(
     {
         "<|endoftext|>",
         "<|end_of_text|>",
         "<|eot_id|>",
+        "<|eot|>",
         "<|eom_id|>",
         "<|im_end|>",
         "<|end|>",
@@ -54,6 +55,8 @@ _END_TEXTS = frozenset(
     }
 )
 _END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
+# Here the end of a message is followed by more of the same answer.
+_GOES_ON = frozenset({("muse-glimmer", "eom_token_id")})
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +135,14 @@ def read_special_tokens(metadata: Metadata) -> SpecialTokens:
     """Raises ModelFileError for ids outside the vocabulary, or if no token ends an answer."""
     pre = _pre_tokenizer(metadata)
     tokens, kinds = _vocabulary(metadata)
-    eos = [_token_id(metadata, key, len(tokens)) for key in _END_KEYS]
+    architecture = metadata.text("general.architecture", "")
+    keys = [key for key in _END_KEYS if (architecture, key) not in _GOES_ON]
+    eos = [_token_id(metadata, key, len(tokens)) for key in keys]
     special = (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN)
     eos += [
         index
         for index, (token, kind) in enumerate(zip(tokens, kinds, strict=True))
-        if token in _END_TEXTS and kind in special
+        if token in END_TEXTS and kind in special
     ]
     # A dict keeps the order and drops what was found twice.
     ends = tuple(dict.fromkeys(index for index in eos if index is not None))

@@ -149,7 +149,8 @@ def _tiles(rows: int, columns: int, side: int) -> list[Tensor]:
 class VisionSource(Protocol):
     """Where a tower's weights come from: a `VisionFile`, or a folder of another format."""
 
-    spec: VisionSpec
+    @property
+    def spec(self) -> VisionSpec: ...
 
     def get(self, name: str) -> NDArray[np.float32]: ...
 

@@ -23,8 +23,11 @@ class TensorSource(Protocol):
     shapes: of every tensor by its GGUF name, in the order they are used.
     """
 
-    spec: ModelSpec
-    shapes: Mapping[str, tuple[int, ...]]
+    @property
+    def spec(self) -> ModelSpec: ...
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]: ...
 
     def get(self, name: str) -> NDArray[np.float32]: ...
 

@@ -14,11 +14,9 @@ from torch import Tensor, nn
 from astrai_cli.config import ExportConfig
 from astrai_cli.errors import InvalidInputError
 from astrai_cli.models.decoder import Block, norm_embeddings
-from astrai_cli.models.gguf import ModelFile
 from astrai_cli.models.rope import rope_frequencies
+from astrai_cli.models.source import ModelSource, open_source
 from astrai_cli.models.spec import ModelSpec
-from astrai_cli.models.tokenizer import build_tokenizer
-from astrai_cli.models.weights import Weights
 from backends.base import Progress
 from backends.cpu.calibration import Calibration, calibration_tokens
 from backends.cpu.lowering import Program, SegmentLowering, write_program
@@ -85,16 +83,16 @@ class _Last(nn.Module):
 class Exporter:
     """One export. Memory: the int8 weights, the float32 weights of a layer, the calibration."""
 
-    def __init__(self, model_file: ModelFile, options: ExportConfig, progress: Progress) -> None:
-        self._spec: ModelSpec = model_file.spec
-        self._weights = Weights(model_file)
+    def __init__(self, source: ModelSource, options: ExportConfig, progress: Progress) -> None:
+        self._spec: ModelSpec = source.spec
+        self._weights = source.weights
         self._max_rows = options.max_prefill_chunk
         self._progress = progress
         # Norms behind sub-layers have weights in the stream's own basis.
         rotates = self._spec.post_norm_eps is None
         self._rotation = ResidualRotation(self._spec.width) if rotates else None
         self._frequencies = torch.from_numpy(rope_frequencies(self._spec.rope))
-        tokens = calibration_tokens(build_tokenizer(model_file.metadata), self._spec)
+        tokens = calibration_tokens(source.tokenizer(), self._spec)
         rows = self._weights.get_rows("token_embd.weight", tokens.reshape(-1))
         h = self._stream(torch.from_numpy(rows)).view(*tokens.shape, self._spec.width)
         self._calibration = Calibration(h, self._spec, self._frequencies)
@@ -191,6 +189,6 @@ def export_program(
     """
     if options.mmproj is not None:
         raise InvalidInputError("the cpu backend runs no vision towers: leave --mmproj out")
-    with ModelFile.open(source) as model_file, torch.inference_mode():
-        Exporter(model_file, options, progress).write(target / PROGRAM_NAME)
+    with open_source(source) as model, torch.inference_mode():
+        Exporter(model, options, progress).write(target / PROGRAM_NAME)
     return {"program": PROGRAM_NAME, "methods": ["forward"]}

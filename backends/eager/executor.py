@@ -12,12 +12,11 @@ from torch import Tensor, nn
 from astrai_cli.config import LimitsConfig
 from astrai_cli.errors import ExecutionError, InvalidInputError, ModelFileError
 from astrai_cli.models.decoder import Decoder
-from astrai_cli.models.gguf import ModelFile
 from astrai_cli.models.loader import load_decoder
+from astrai_cli.models.source import open_source
 from astrai_cli.models.spec import ModelSpec
 from astrai_cli.models.vision import VisionTower, load_vision_tower
 from astrai_cli.models.vision_spec import VisionFile, normalised
-from astrai_cli.models.weights import Weights
 from backends.base import (
     ExecutorInfo,
     SequenceStep,
@@ -32,16 +31,19 @@ MAX_STEP_TOKENS = 512
 
 
 class EagerExecutor:
-    """Runs a GGUF file in float32; keys and values are float32 too, whatever `kv_dtype` says."""
+    """Runs a model in float32; keys and values are float32 too, whatever `kv_dtype` says."""
 
     def __init__(self, source: Path, limits: LimitsConfig) -> None:
         """Load the model, and the tower of `limits.mmproj`. Raises ModelFileError."""
         if limits.threads is not None:
             torch.set_num_threads(limits.threads)
-        with ModelFile.open(source) as model_file:
-            spec = model_file.spec
-            self._decoder: Decoder | None = load_decoder(Weights(model_file))
-        self._tower = None if limits.mmproj is None else _load_tower(limits.mmproj, spec)
+        with open_source(source) as model:
+            spec = model.spec
+            self._decoder: Decoder | None = load_decoder(model.weights)
+            own = model.vision() if limits.mmproj is None else None
+            self._tower = None if own is None else load_vision_tower(own)
+        if limits.mmproj is not None:
+            self._tower = _load_tower(limits.mmproj, spec)
         self._info = ExecutorInfo(
             spec=spec,
             backend="eager",

@@ -127,7 +127,7 @@ def test_a_bad_model_is_one_line_that_names_it(
         (["chat", "--url", "here"], "--url: 'here' is not an http or https URL"),
         (["chat", "m", "x", "--backend", "abacus"], "no backend called 'abacus'; there are: "),
         (["config", "--config", "no.toml"], "no.toml: cannot be read: No such file or directory"),
-        (["export"], "export takes either MODEL or --gguf FILE"),
+        (["export"], "export takes one of MODEL, --gguf FILE and --hf FOLDER"),
         (["serve"], "Missing argument 'MODEL'"),
         (["serve", "m", "--prot", "1"], "No such option: --prot"),
         (["sevre"], "No such command 'sevre'"),

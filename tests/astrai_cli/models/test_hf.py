@@ -16,6 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from reference_decoder import relative_error
+from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers.processors import TemplateProcessing
 from transformers import (
     AutoModelForCausalLM,
     LlamaConfig,
@@ -25,12 +27,17 @@ from transformers import (
 )
 from transformers.models.muse_glimmer import modeling_muse_glimmer
 
+from astrai_cli.config import LimitsConfig
 from astrai_cli.errors import ModelFileError
 from astrai_cli.models.decoder import Decoder
 from astrai_cli.models.hf import HfFolder
 from astrai_cli.models.loader import load_decoder
 from astrai_cli.models.safetensors import SafetensorsFile
+from astrai_cli.models.source import open_source
+from astrai_cli.models.text import TextModel
+from astrai_cli.models.tokenizer import SpecialTokens
 from astrai_cli.models.vision import load_vision_tower
+from backends.base import SequenceStep, Step, get_backend
 
 SHAPES: dict[str, Any] = {
     "vocab_size": 96,
@@ -327,3 +334,71 @@ def test_reads_half_precision(tmp_path: Path, kind: torch.dtype) -> None:
         np.testing.assert_array_equal(
             folder.get_rows("blk.1.ffn_up.weight", [5, 0]), expected[[5, 0]]
         )
+
+
+def text_files(folder: Path) -> Path:
+    """Give a folder a tokenizer that begins prompts with token 1, and a template."""
+    vocabulary = {f"t{index}": index for index in range(93)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="t0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.add_special_tokens(["<|eot|>"])
+    tokenizer.post_processor = TemplateProcessing(single="t1 $A", special_tokens=[("t1", 1)])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    templates = [{"name": "default", "template": "{{ messages }}"}]
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": templates}))
+    return folder
+
+
+def test_reads_what_a_folder_says_about_text(tmp_path: Path, muse_folder: Path) -> None:
+    folder = text_files(copy_with(muse_folder, tmp_path, lambda config: None))
+    text = TextModel.read(folder)
+    assert text.name == tmp_path.name
+    assert text.encode_prompt("t5 t6") == [1, 5, 6]
+    assert text.special_tokens == SpecialTokens(bos=1, eos=(2, 93), add_bos=True)
+    assert text.chat_template == "{{ messages }}"
+    (folder / "generation_config.json").write_text('{"eos_token_id": [7, 8]}')
+    (folder / "chat_template.jinja").write_text("own")
+    text = TextModel.read(folder)
+    assert (text.special_tokens.eos, text.chat_template) == ((7, 8, 93), "own")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("tokenizer.json", "{}", "tokenizer.json"),
+        ("generation_config.json", '{"eos_token_id": [96]}', "ids from 0 to 95"),
+        ("generation_config.json", '{"eos_token_id": "2"}', "ids from 0 to 95"),
+        ("tokenizer_config.json", '{"chat_template": 7}', "'chat_template' must be a string"),
+    ],
+)
+def test_refuses_what_a_folder_says_about_text(
+    tmp_path: Path, muse_folder: Path, *, name: str, content: str, message: str
+) -> None:
+    folder = text_files(copy_with(muse_folder, tmp_path, lambda config: None))
+    (folder / name).write_text(content)
+    with pytest.raises(ModelFileError, match=message):
+        TextModel.read(folder)
+
+
+def test_the_digest_is_that_of_all_files(tmp_path: Path, muse_folder: Path) -> None:
+    folder = text_files(copy_with(muse_folder, tmp_path, lambda config: None))
+    digests = []
+    for name in ("config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"):
+        with open_source(folder) as source:
+            digests.append(source.sha256)
+        with (folder / name).open("a") as file:
+            file.write(" ")
+    assert len(set(digests)) == 4
+
+
+def test_the_eager_executor_runs_folders(muse_folder: Path) -> None:
+    executor = get_backend("eager").open(muse_folder, LimitsConfig(threads=1))
+    executor.allocate(64)
+    pages = np.arange(1, dtype=np.int32)
+    tokens = np.arange(20, dtype=np.int32)
+    logits = executor.step(Step([SequenceStep(tokens, 0, pages, 20)], 64)).logits
+    decoder = load(muse_folder)
+    expected = run(decoder, decoder.embed(torch.from_numpy(tokens)))
+    assert relative_error(logits, expected) < 1e-4
+    assert executor.encode_image(np.zeros((8, 16, 3), np.uint8)).shape == (2, 48)
+    executor.close()

@@ -1,0 +1,135 @@
+"""Where models come from: GGUF files and Hugging Face folders, behind one interface."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tokenizers import Tokenizer
+
+from astrai_cli.files import sha256_of_all
+from astrai_cli.models import hf_text, tokenizer
+from astrai_cli.models.gguf import ModelFile
+from astrai_cli.models.hf import HfFolder, HfVision, is_hf_folder
+from astrai_cli.models.spec import ModelSpec
+from astrai_cli.models.tokenizer import SpecialTokens
+from astrai_cli.models.weights import TensorSource, Weights
+
+
+def open_source(path: Path) -> ModelSource:
+    """Open a model and check it. Raises ModelFileError."""
+    return HfSource(path) if is_hf_folder(path) else GGUFSource(path)
+
+
+def model_name(path: Path) -> str:
+    """What people call the model: the file's name without its suffix, or the folder's."""
+    return path.name.removesuffix(".gguf")
+
+
+class ModelSource(ABC):
+    """An open model. Close it, or use it in a `with`.
+
+    weights: of the decoder. Every method raises ModelFileError for what cannot be right.
+    """
+
+    spec: ModelSpec
+    weights: TensorSource
+
+    @property
+    @abstractmethod
+    def sha256(self) -> str:
+        """Hex digest of all that the model is made of."""
+
+    @abstractmethod
+    def tokenizer(self) -> Tokenizer: ...
+
+    @abstractmethod
+    def special_tokens(self) -> SpecialTokens: ...
+
+    @abstractmethod
+    def chat_template(self) -> str | None:
+        """The model's own Jinja template, where it has one."""
+
+    @abstractmethod
+    def vision(self) -> HfVision | None:
+        """The vision tower that comes with the model."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class GGUFSource(ModelSource):
+    """A GGUF file of a decoder; towers come in files of their own."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = ModelFile.open(path)
+        self.spec = self._file.spec
+        self.weights = Weights(self._file)
+
+    @property
+    def sha256(self) -> str:
+        return self._file.sha256
+
+    def tokenizer(self) -> Tokenizer:
+        return tokenizer.build_tokenizer(self._file.metadata)
+
+    def special_tokens(self) -> SpecialTokens:
+        return tokenizer.read_special_tokens(self._file.metadata)
+
+    def chat_template(self) -> str | None:
+        return tokenizer.read_chat_template(self._file.metadata)
+
+    def vision(self) -> None:
+        return None
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class HfSource(ModelSource):
+    """A Hugging Face folder."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._folder = HfFolder(path)
+        self.spec = self._folder.spec
+        self.weights = self._folder
+
+    @property
+    def sha256(self) -> str:
+        names = (
+            hf_text.TOKENIZER_NAME,
+            hf_text.TOKENIZER_CONFIG_NAME,
+            hf_text.GENERATION_CONFIG_NAME,
+            hf_text.TEMPLATE_NAME,
+        )
+        texts = [self._path / name for name in names]
+        return sha256_of_all([*self._folder.files, *(path for path in texts if path.is_file())])
+
+    def tokenizer(self) -> Tokenizer:
+        return hf_text.read_tokenizer(self._path)
+
+    def special_tokens(self) -> SpecialTokens:
+        return hf_text.read_special_tokens(self._path, self._folder.config, self.tokenizer())
+
+    def chat_template(self) -> str | None:
+        return hf_text.read_chat_template(self._path)
+
+    def vision(self) -> HfVision | None:
+        return self._folder.vision()
+
+    def close(self) -> None:
+        self._folder.close()
