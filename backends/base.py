@@ -153,8 +153,9 @@ class Backend(Protocol):
     ) -> Mapping[str, Any] | None:
         """Write an artifact's backend files into the existing folder `target`.
 
-        `source` is a GGUF file or a Hugging Face folder, `options` the config model's export group. What it
-        returns goes into the manifest as `details` (JSON values), such as `methods`.
+        `source` is a GGUF file or a Hugging Face folder, `options` the config model's
+        export group. What it returns goes into the manifest as `details` (JSON values),
+        such as `methods`.
         """
 
     def open(self, source: Path, options: Any) -> Executor:
