@@ -30,6 +30,7 @@ from peer import Peer
 from astrai_cli.config import ExportConfig, LimitsConfig, ModelConfig
 from astrai_cli.loading import prepare_model
 
+_numbers = itertools.count(1_000_000)
 SAMPLINGS = {"greedy": {"temperature": 0}, "the protocol's defaults": {}}
 
 
@@ -76,7 +77,11 @@ class Counters:
 
 def request_bytes(url: str, prompt: str, max_tokens: int, sampling: dict[str, Any]) -> bytes:
     body: dict[str, Any] = {
-        "messages": [{"role": "user", "content": prompt}],
+        # New from its start, so that no prefix of it is found in a cache.
+        "messages": [
+            {"role": "system", "content": str(next(_numbers))},
+            {"role": "user", "content": prompt},
+        ],
         "max_tokens": max_tokens,
         "stream": True,
         "ignore_eos": True,
@@ -112,13 +117,11 @@ class Overhead:
         self._alone = alone
         self._n_streams = n_streams
         self._n_tokens = n_tokens
-        # Makes each prompt a new one, so that no prefix of it is found in a cache.
-        self._number = itertools.count(1_000_000)
 
     async def between_chunks(self, sampling: dict[str, Any]) -> Times:
         """A step's worth of answers given together."""
         requests = [
-            request_bytes(self._url, f"{next(self._number)} stories.", self._n_tokens, sampling)
+            request_bytes(self._url, "Tell me a story.", self._n_tokens, sampling)
             for _ in range(self._n_streams)
         ]
         before = await Counters.read(self._url)
@@ -135,7 +138,7 @@ class Overhead:
 
     async def to_first_chunk(self, n_words: int) -> Times:
         """A lone answer's first chunk."""
-        request = request_bytes(self._url, f"{next(self._number)}{' word' * n_words}", 1, {})
+        request = request_bytes(self._url, "word " * n_words, 1, {})
         before = await Counters.read(self._url)
         first, _ = await first_and_last_chunk(self._url, request)
         done = await Counters.read(self._url) - before

@@ -30,6 +30,8 @@ from astrai_cli.errors import ExecutionError, InvalidInputError
 
 _MASK = 2**64 - 1
 _BLOCK = 256
+# Below this, quotients leave float32, and nothing but the likeliest token could be drawn.
+_GREEDY_BELOW = 1e-30
 
 MAX_TEMPERATURE = 10.0
 MAX_SEED = 2**63 - 1
@@ -52,7 +54,7 @@ def uniform(seed: int, index: int) -> float:
 class Candidates:
     """The tokens that may still be drawn.
 
-    ids: int64 [n], ascending. logits: float32 [n], never NaN.
+    ids: int64 [n], ascending. logits: float32 [n], never NaN, the largest of them 0.
     """
 
     ids: NDArray[np.int64]
@@ -75,8 +77,8 @@ class Candidates:
 
     def weights(self) -> NDArray[np.float32]:
         """Softmax's numerators, the largest being 1: float32 [n]."""
-        weights: NDArray[np.float32] = self.logits - self.logits.max()
-        return np.exp(weights, out=weights)
+        weights: NDArray[np.float32] = np.exp(self.logits)
+        return weights
 
 
 class BaseSamplingStrategy(ABC):
@@ -88,17 +90,13 @@ class BaseSamplingStrategy(ABC):
 
 
 class TemperatureStrategy(BaseSamplingStrategy):
-    """Divides the logits; 0 keeps the likeliest token alone."""
+    """Divides the logits by a temperature above 0."""
 
     def __init__(self, temperature: float) -> None:
         self._temperature = np.float32(temperature)
 
     def apply(self, candidates: Candidates) -> Candidates:
-        logits = candidates.logits
-        if self._temperature == 0:
-            return candidates.take(logits.argmax(0, keepdims=True))
-        # The largest goes to 0 first, so that a tiny temperature cannot overflow to infinity.
-        return Candidates(candidates.ids, (logits - logits.max()) / self._temperature)
+        return Candidates(candidates.ids, candidates.logits / self._temperature)
 
 
 class TopKStrategy(BaseSamplingStrategy):
@@ -134,16 +132,18 @@ class MinPStrategy(BaseSamplingStrategy):
         self._distance = np.float32(log(min_p))
 
     def apply(self, candidates: Candidates) -> Candidates:
-        logits = candidates.logits
-        return candidates.take(np.flatnonzero(logits >= logits.max() + self._distance))
+        return candidates.take(np.flatnonzero(candidates.logits >= self._distance))
 
 
 class SamplingPipeline:
-    """Strategies in order, then softmax and a draw, under one seed."""
+    """Strategies in order, then softmax and a draw, under one seed; or the likeliest token."""
 
-    def __init__(self, strategies: Sequence[BaseSamplingStrategy], seed: int) -> None:
+    def __init__(
+        self, strategies: Sequence[BaseSamplingStrategy], seed: int, *, greedy: bool = False
+    ) -> None:
         self._strategies = tuple(strategies)
         self._seed = seed
+        self._greedy = greedy
 
     @classmethod
     def from_params(cls, params: SamplingParams, seed: int) -> SamplingPipeline:
@@ -152,16 +152,17 @@ class SamplingPipeline:
         Raises InvalidInputError for a parameter out of its bounds.
         """
         check_sampling(params)
+        if params.temperature < _GREEDY_BELOW:
+            return cls((), seed, greedy=True)
         strategies: list[BaseSamplingStrategy] = []
         if params.temperature != 1:
             strategies.append(TemperatureStrategy(params.temperature))
-        if params.temperature != 0:
-            if params.top_k:
-                strategies.append(TopKStrategy(params.top_k))
-            if params.top_p < 1:
-                strategies.append(TopPStrategy(params.top_p))
-            if params.min_p:
-                strategies.append(MinPStrategy(params.min_p))
+        if params.top_k:
+            strategies.append(TopKStrategy(params.top_k))
+        if params.top_p < 1:
+            strategies.append(TopPStrategy(params.top_p))
+        if params.min_p:
+            strategies.append(MinPStrategy(params.min_p))
         return cls(strategies, seed)
 
     def sample(self, logits: NDArray[np.float32], index: int) -> int:
@@ -169,14 +170,15 @@ class SamplingPipeline:
 
         Raises ExecutionError where the logits hold NaN or no finite maximum.
         """
-        highest = logits.max()
+        likeliest = int(logits.argmax())  # the first NaN, where there is one
+        highest = logits[likeliest]
         if not isfinite(highest):
             raise ExecutionError(f"the model's largest logit is {highest}, not a finite number")
-        candidates = Candidates(_all_ids(len(logits)), logits)
+        if self._greedy:
+            return likeliest
+        candidates = Candidates(_all_ids(len(logits)), logits - highest)
         for strategy in self._strategies:
             candidates = strategy.apply(candidates)
-        if len(candidates.ids) == 1:
-            return int(candidates.ids[0])
         return int(candidates.ids[_draw(candidates.weights(), uniform(self._seed, index))])
 
 

@@ -28,8 +28,12 @@ LOGITS = arrays(np.float32, st.integers(1, 600), elements=st.integers(-12, 12).m
 EVERYTHING = SamplingParams(top_k=0)
 
 
+def candidates(logits: Logits) -> Candidates:
+    return Candidates(np.arange(len(logits)), logits - logits.max())
+
+
 def kept(strategy: BaseSamplingStrategy, logits: Logits) -> list[int]:
-    return strategy.apply(Candidates(np.arange(len(logits)), logits)).ids.tolist()
+    return strategy.apply(candidates(logits)).ids.tolist()
 
 
 def likeliest_first(logits: Logits) -> list[int]:
@@ -66,14 +70,23 @@ def test_min_p_keeps_what_has_the_share_of_the_likeliest(logits: Logits, min_p: 
 
 @given(LOGITS, st.floats(0.01, 10))
 def test_temperature_scales_differences(logits: Logits, temperature: float) -> None:
-    scaled = TemperatureStrategy(temperature).apply(Candidates(np.arange(len(logits)), logits))
+    scaled = TemperatureStrategy(temperature).apply(candidates(logits))
     expected = (logits - logits.max()) / temperature
     np.testing.assert_allclose(scaled.logits, expected, rtol=1e-5)
 
 
-@given(LOGITS)
-def test_temperature_zero_is_the_first_maximum(logits: Logits) -> None:
-    assert sample(logits, SamplingParams(temperature=0, top_p=0.5)) == int(logits.argmax())
+@given(LOGITS, st.sampled_from([0.0, 1e-300, 1e-40]))
+def test_temperature_zero_and_next_to_it_is_the_first_maximum(
+    logits: Logits, temperature: float
+) -> None:
+    params = SamplingParams(temperature=temperature, top_p=0.5)
+    assert sample(logits, params) == int(logits.argmax())
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_smallest_temperature_that_is_not_greedy_divides_without_overflow() -> None:
+    logits = np.array([-1e6, 5, 5 + 1e-6, 1e6], np.float32)
+    assert sample(logits, SamplingParams(temperature=1e-30)) == 3
 
 
 @given(LOGITS, st.integers(0, 2**63 - 1), st.integers(0, 10**6))
