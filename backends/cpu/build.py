@@ -38,6 +38,8 @@ def executorch_version() -> str:
 def build_library(progress: Progress) -> Path:
     """Compile the library unless it is there already. Raises BackendUnavailableError."""
     library = library_path()
+    if library.is_file():
+        return library
     lock = library.parent.with_name(f"{library.parent.name}.lock")
     try:
         with file_lock(lock, lambda: progress("waiting for another build", 0.0)):

@@ -53,7 +53,7 @@ def round_to_int8(weight: Tensor, moments: Tensor | None) -> Int8Matrix:
     scales = channel_scales(weight)
     if moments is None or not moments.any() or not moments.isfinite().all():
         return Int8Matrix(_nearest(weight, scales[:, None]).to(torch.int8), scales)
-    return Int8Matrix(_gptq(weight, scales[:, None], _inverse_factor(moments)), scales)
+    return Int8Matrix(_gptq(weight, scales, _inverse_factor(moments)), scales)
 
 
 def _nearest(weight: Tensor, scales: Tensor) -> Tensor:
@@ -70,19 +70,18 @@ def _inverse_factor(moments: Tensor) -> Tensor:
 
 def _gptq(weight: Tensor, scales: Tensor, factor: Tensor) -> Tensor:
     """int8 [out, in]; errors spread inside a block of columns at once, past it at its end."""
-    remaining = weight.clone()
-    values = torch.empty(weight.shape, dtype=torch.int8)
-    for begin in range(0, weight.shape[1], COLUMNS_A_BLOCK):
-        end = min(begin + COLUMNS_A_BLOCK, weight.shape[1])
-        block = remaining[:, begin:end].clone()
-        errors = torch.empty_like(block)
-        for column in range(end - begin):
-            here = begin + column
-            current = block[:, column : column + 1]
+    # Columns lie as rows, so that the values that change together are neighbours.
+    remaining = weight.T.contiguous()
+    values = torch.empty(remaining.shape, dtype=torch.int8)
+    for begin in range(0, len(remaining), COLUMNS_A_BLOCK):
+        end = min(begin + COLUMNS_A_BLOCK, len(remaining))
+        errors = torch.empty_like(remaining[begin:end])
+        for here in range(begin, end):
+            current = remaining[here]
             rounded = _nearest(current, scales)
-            values[:, here : here + 1] = rounded.to(torch.int8)
+            values[here] = rounded
             error = (current - rounded * scales) / factor[here, here]
-            block[:, column:] -= error * factor[here, here:end]
-            errors[:, column : column + 1] = error
-        remaining[:, end:] -= errors @ factor[begin:end, end:]
-    return values
+            remaining[here + 1 : end].addr_(factor[here, here + 1 : end], error, alpha=-1)
+            errors[here - begin] = error
+        remaining[end:].addmm_(factor[begin:end, end:].T, errors, alpha=-1)
+    return values.T.contiguous()
