@@ -19,12 +19,14 @@ ENOUGH_ROWS = 40
 
 
 class TestCpuConformance(ExecutorConformance):
-    """Rounding costs random models 3 to 7 % on average, and three times that in the worst row.
+    """Rounding costs random models 3 to 7 % on average.
 
-    A window that is off by one costs 25 %.
+    A window that is off by one costs 25 % of the median row, which `usual` tells; the
+    worst of thousands of random rows, of which a search finds ever worse ones, has
+    been seen at 31 %.
     """
 
-    tolerance = 0.3
+    tolerance = 0.5
     usual = 0.12
     # A row's logits are the same to the last bit however the step was packed.
     consistency = 1e-12
