@@ -143,8 +143,9 @@ class Batch:
     def _try_to_allocate(self, task: Task, goes_on: bool) -> int | None:
         session = task.session
         n_positions = min(task.n_known + 1, task.n_tokens_max)
-        # Each running task can still grow by a page, so that this one is not soon preempted.
-        spare = len(self.active)
+        # Each running task that may need another page can have one, so that this one is not
+        # soon preempted.
+        spare = sum(self._may_need_a_page(each) for each in self.active)
         if not goes_on:
             return self._cache.allocate_task(
                 task.id, task.identity, task.n_reusable, n_positions, spare
@@ -154,6 +155,11 @@ class Batch:
             return None
         session.owner = None
         return session.n_computed
+
+    def _may_need_a_page(self, task: Task) -> bool:
+        """Whether the task can outgrow the pages of the tokens it has."""
+        page_size = self._cache.page_size
+        return task.n_tokens_max > -(-task.n_known // page_size) * page_size
 
     def _has_cells(self, task: Task, n_positions: int) -> bool:
         """Whether the task has cells for that much, once others have given up theirs."""

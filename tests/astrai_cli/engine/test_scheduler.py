@@ -195,6 +195,13 @@ def test_more_requests_than_slots_are_served_in_order_of_arrival() -> None:
     assert first_events == sorted(first_events)
 
 
+@pytest.mark.parametrize("page_size", [CONTEXT, CONTEXT // 2])
+def test_a_cache_as_large_as_all_contexts_runs_as_many_sequences_at_once(page_size: int) -> None:
+    clients = [Client(request(3, CONTEXT - 3, first=n)) for n in range(10, 14)]
+    steps = run_all(clients, max_decode_sequences=4, page_size=page_size)
+    assert max(map(len, steps)) == 4
+
+
 def test_cancelling_frees_the_slot_before_the_next_step() -> None:
     executor = NumpyExecutor(VOCABULARY, CONTEXT)
     engine = InferenceEngine(executor, byte_text(), LimitsConfig(max_decode_sequences=1))
