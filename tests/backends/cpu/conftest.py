@@ -21,6 +21,8 @@ __all__ = ["models"]
 # PyTorch describes each step of an export to this logger if anyone listens, and pytest does
 # to those that do not propagate.
 torch._logging._internal.trace_log.propagate = True
+# What tests export is too small for more.
+torch.set_num_threads(1)
 
 Export = Callable[[Path], Path]
 """export(gguf_path) -> the artifact's folder."""
