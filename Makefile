@@ -5,9 +5,9 @@ BIN := $(VENV)/bin
 ASTRAI := $(BIN)/astrai
 MODEL := smollm2-135m
 TORCH := torch==2.13.0
-# On Linux the package index gives PyTorch with CUDA, gigabytes that the cpu backend never
-# loads. The build for CPUs is tried first, where pip looks anyway and then here.
-TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
+# On Linux the usual index gives PyTorch with CUDA, gigabytes that the cpu backend never loads.
+# The build for CPUs is tried first, where pip looks anyway or in TORCH_INDEX where that is set.
+TORCH_INDEX :=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build-cpu demo test lint bench clean distclean
@@ -25,10 +25,8 @@ $(VENV)/.ready: pyproject.toml
 		"(Debian: apt-get install python3-venv), or set PYTHON" >&2; exit 1; }; \
 	test -x $(BIN)/python || "$$python" -m venv $(VENV)
 	@echo "Installing PyTorch into $(VENV) (minutes, once)"
-	@$(BIN)/pip install --quiet $(TORCH)+cpu 2>/dev/null \
-		|| { test "$$(uname)" = Linux \
-			&& $(BIN)/pip install --quiet $(TORCH)+cpu --index-url $(TORCH_CPU_INDEX); } \
-		|| $(BIN)/pip install --quiet $(TORCH)
+	@$(BIN)/pip install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) \
+		$(TORCH)+cpu 2>/dev/null || $(BIN)/pip install --quiet $(TORCH)
 	@echo "Installing astrai and the packages it needs"
 	@$(BIN)/pip install --quiet -e '.[cpu,dev]'
 	@touch $@
