@@ -86,13 +86,15 @@ def test_any_weights_and_inputs(
 
 
 def test_rows_of_zeros() -> None:
+    torch.manual_seed(0)
     weight = torch.randn(4, 30)
     weight[1] = 0
     for moments in (None, moments_of(correlated(50, 30))):
         matrix = round_to_int8(weight, moments)
         assert not matrix.values[1].any()
         assert (matrix.scales > 0).all()
-        assert matrix.values[[0, 2, 3]].abs().amax(dim=1).tolist() == [INT8_MAX] * 3
+        # What the other columns lost may take the largest weight a step off its end.
+        assert (matrix.values[[0, 2, 3]].abs().amax(dim=1) >= INT8_MAX - 2).all()
 
 
 @pytest.mark.parametrize("value", [0.0, float("nan"), float("inf")])
