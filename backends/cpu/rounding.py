@@ -71,7 +71,7 @@ def _inverse_factor(moments: Tensor) -> Tensor:
 def _gptq(weight: Tensor, scales: Tensor, factor: Tensor) -> Tensor:
     """int8 [out, in]; errors spread inside a block of columns at once, past it at its end."""
     # Columns lie as rows, so that the values that change together are neighbours.
-    remaining = weight.T.contiguous()
+    remaining = weight.T.clone(memory_format=torch.contiguous_format)
     values = torch.empty(remaining.shape, dtype=torch.int8)
     for begin in range(0, len(remaining), COLUMNS_A_BLOCK):
         end = min(begin + COLUMNS_A_BLOCK, len(remaining))
