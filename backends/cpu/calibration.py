@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.resources import files
 
 import numpy as np
@@ -71,22 +73,19 @@ class Calibration:
         return x.view(self._windows, self._length, *x.shape[1::2]).transpose(1, 2)
 
 
-class _watch:  # noqa: N801 - used as a with statement
+@contextmanager
+def _watch(block: Block) -> Iterator[dict[str, InputStatistics]]:
     """Counts in the inputs of a block's linear maps while it runs."""
-
-    def __init__(self, block: Block) -> None:
-        self._linears = {n: m for n, m in block.named_modules() if isinstance(m, nn.Linear)}
-
-    def __enter__(self) -> dict[str, InputStatistics]:
-        statistics = {name: InputStatistics() for name in self._linears}
-        self._hooks = [
-            linear.register_forward_pre_hook(
-                lambda _module, args, name=name: statistics[name].add(args[0])
-            )
-            for name, linear in self._linears.items()
-        ]
-        return statistics
-
-    def __exit__(self, *_: object) -> None:
-        for hook in self._hooks:
+    linears = {n: m for n, m in block.named_modules() if isinstance(m, nn.Linear)}
+    statistics = {name: InputStatistics() for name in linears}
+    hooks = [
+        linear.register_forward_pre_hook(
+            lambda _module, args, name=name: statistics[name].add(args[0])
+        )
+        for name, linear in linears.items()
+    ]
+    try:
+        yield statistics
+    finally:
+        for hook in hooks:
             hook.remove()
