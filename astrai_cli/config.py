@@ -15,6 +15,7 @@ from annotated_types import Ge, Le, Len
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
 INT32_MAX = 2**31 - 1
+MAX_REQUEST_BYTES = 32 * 2**20
 
 
 def _user_dir(variable: str, fallback: str) -> Path:
@@ -209,6 +210,13 @@ class ServeConfig(Group):
     port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
     served_model_name: str | None = Field(
         None, description="Model id clients see; the model's own when left out."
+    )
+    max_request_bytes: int = Field(
+        MAX_REQUEST_BYTES,
+        ge=1024,
+        le=MAX_REQUEST_BYTES,
+        description="Most bytes of a request: of its body, and of the line that carries it to "
+        "the worker, with the newline.",
     )
     shutdown_timeout: float = Field(
         30.0, ge=0.0, le=3600.0, description="Seconds that running answers may take after SIGTERM."

@@ -29,6 +29,14 @@ class InvalidInputError(AstraiError):
         self.param = param
 
 
+class RequestTooLargeError(AstraiError):
+    """A request has more bytes than the server takes."""
+
+    exit_code = 2
+    status = 413
+    code = "request_too_large"
+
+
 class ContextOverflowError(InvalidInputError):
     """A prompt, with what it asks to generate, is longer than the context."""
 

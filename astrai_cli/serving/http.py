@@ -9,25 +9,19 @@ from typing import Any, TypeVar
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive
 
-from astrai_cli.errors import RequestCancelledError
-from astrai_cli.serving.errors import RequestError
-from astrai_cli.worker.frames import MAX_COMMAND_BYTES
+from astrai_cli.errors import RequestCancelledError, RequestTooLargeError
 
 Result = TypeVar("Result")
 
 
-async def read_body(request: Request, limit: int = MAX_COMMAND_BYTES) -> bytes:
-    """The request's body. Raises RequestError (413) as soon as it is over `limit` bytes."""
+async def read_body(request: Request, limit: int) -> bytes:
+    """The request's body. Raises RequestTooLargeError as soon as it is over `limit` bytes."""
     body = bytearray()
     try:
         async for chunk in request.stream():
             body += chunk
             if len(body) > limit:
-                raise RequestError(
-                    f"the request body is over the limit of {limit} bytes",
-                    status=413,
-                    code="request_too_large",
-                )
+                raise RequestTooLargeError(f"the request body is over the limit of {limit} bytes")
     except ClientDisconnect:
         raise _gone() from None
     return bytes(body)

@@ -101,7 +101,7 @@ class ProtocolHandler(Generic[Body]):
             return JSONResponse(body, problem.status, headers=problem.headers)
 
     async def _answer(self) -> Response:
-        raw = await read_body(self._request)
+        raw = await read_body(self._request, self._engine.client.max_request_bytes)
         body = self._builder.request_model.model_validate_json(raw)
         prompt, ctx, stops = await asyncio.to_thread(self._builder.prepare, body, self._engine)
         events = self._engine.generate_async(

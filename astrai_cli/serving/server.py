@@ -45,7 +45,11 @@ def run_server(
     """
     with contextlib.closing(_listen(serve.host, serve.port)) as listener:
         config = WorkerConfig(
-            source=source, backend=backend, limits=limits, log_level=serve.log_level
+            source=source,
+            backend=backend,
+            limits=limits,
+            max_request_bytes=serve.max_request_bytes,
+            log_level=serve.log_level,
         )
         client = WorkerClient(config)
         engine = ServingEngine.create(TextModel.read(source), client, serve.served_model_name)

@@ -17,6 +17,7 @@ from astrai_cli.errors import (
     EngineUnavailableError,
     OverloadedError,
     RequestCancelledError,
+    RequestTooLargeError,
     error_of,
 )
 from astrai_cli.worker.config import WorkerConfig
@@ -25,6 +26,7 @@ from astrai_cli.worker.frames import (
     Cancel,
     ErrorReport,
     FinishReport,
+    FrameError,
     Generate,
     Hello,
     PieceReport,
@@ -129,6 +131,11 @@ class WorkerClient:
         return self._hello
 
     @property
+    def max_request_bytes(self) -> int:
+        """Most bytes of a request on its way to the worker."""
+        return self._config.max_request_bytes
+
+    @property
     def pid(self) -> int | None:
         """The worker's process id; None while there is none."""
         return self._connection.pid if self._connection else None
@@ -174,8 +181,9 @@ class WorkerClient:
         The finish is one of an answer that ended by itself; any other end raises.
 
         Raises EngineUnavailableError while there is no worker or when it dies,
-        OverloadedError when it is full, RequestCancelledError when the caller
-        takes events too slowly, and what the engine raises for the request.
+        OverloadedError when it is full, RequestTooLargeError for one over
+        max_request_bytes, RequestCancelledError when the caller takes events too
+        slowly, and what the engine raises for the request.
         """
         connection = self._ready_connection()
         capacity = connection.hello.capacity.max_inflight_requests
@@ -185,7 +193,7 @@ class WorkerClient:
         stream = self._streams[request_id] = EventQueue(self._max_waiting_events)
         finished = False
         try:
-            await connection.send(Generate(request_id, request))
+            await _send_request(connection, Generate(request_id, request))
             while not finished:
                 event = await stream.get()
                 if isinstance(event, Finish):
@@ -288,6 +296,13 @@ class WorkerClient:
         )
         if self._connection is not None:
             self._connection.send_soon(Cancel(request_id))
+
+
+async def _send_request(connection: WorkerConnection, command: Generate) -> None:
+    try:
+        await connection.send(command)
+    except FrameError as error:
+        raise RequestTooLargeError(f"the request is too large: {error} bytes") from error
 
 
 def _raise_if_failed(finish: Finish) -> None:

@@ -31,12 +31,13 @@ READ_BYTES = 2**16
 class WorkerConnection:
     """A running worker that has said hello. Made by `open`; used from one event loop."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, max_request_bytes: int) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         self._process = process
         self._stdin = process.stdin
         self._stdout = process.stdout
+        self._commands = COMMANDS.limited_to(max_request_bytes)
         self._decoder = FrameDecoder(REPORTS)
         self.hello: Hello
 
@@ -55,7 +56,7 @@ class WorkerConnection:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
         )
-        connection = cls(process)
+        connection = cls(process, config.max_request_bytes)
         try:
             connection.hello = await connection._read_hello()
         except BaseException:
@@ -76,7 +77,7 @@ class WorkerConnection:
 
     def send_soon(self, command: Command) -> None:
         """Send a small command without waiting. A dead worker is noticed by the reader instead."""
-        line = COMMANDS.encode(command)
+        line = self._commands.encode(command)
         if not self._stdin.is_closing():
             self._stdin.write(line)
 

@@ -12,12 +12,14 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from astrai_cli.config import MAX_REQUEST_BYTES
 from astrai_cli.engine.request import Finish, GenerationRequest, Piece
 from astrai_cli.errors import AstraiError, error_of
 
 PROTOCOL_VERSION = 1
-MAX_COMMAND_BYTES = 32 * 2**20
 MAX_REPORT_BYTES = 2**20
+# What a message quotes may be of any length, and a report must not be.
+MAX_MESSAGE_CHARS = 4096
 
 
 class FrameError(AstraiError):
@@ -117,7 +119,8 @@ class ErrorReport:
 
     @classmethod
     def of(cls, error: AstraiError, request_id: int | None = None) -> ErrorReport:
-        return cls(request_id, error.code, str(error), getattr(error, "param", None))
+        message = str(error)[:MAX_MESSAGE_CHARS]
+        return cls(request_id, error.code, message, getattr(error, "param", None))
 
     def error(self) -> AstraiError:
         """The error as it was raised in the worker, of the same class."""
@@ -148,6 +151,10 @@ class FrameCodec(Generic[Frame]):
         self._adapter = adapter
         self.limit = limit
 
+    def limited_to(self, limit: int) -> FrameCodec[Frame]:
+        """The same frames, at most `limit` bytes each."""
+        return FrameCodec(self._adapter, limit)
+
     def encode(self, frame: Frame) -> bytes:
         """The frame's line. Raises FrameError when it is over the limit."""
         line = self._adapter.dump_json(frame) + b"\n"
@@ -165,7 +172,7 @@ class FrameCodec(Generic[Frame]):
             raise FrameError(f"malformed frame: {where}: {first['msg']}") from None
 
 
-COMMANDS: FrameCodec[Command] = FrameCodec(TypeAdapter(Command), MAX_COMMAND_BYTES)
+COMMANDS: FrameCodec[Command] = FrameCodec(TypeAdapter(Command), MAX_REQUEST_BYTES)
 REPORTS: FrameCodec[Report] = FrameCodec(TypeAdapter(Report), MAX_REPORT_BYTES)
 
 

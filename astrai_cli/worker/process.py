@@ -14,8 +14,8 @@ import threading
 from functools import partial
 from types import FrameType
 
-from astrai_cli.config import LimitsConfig
 from astrai_cli.engine.engine import InferenceEngine, RequestHandle
+from astrai_cli.engine.limits import EngineLimits
 from astrai_cli.engine.request import Event, Finish, GenerationRequest, Piece
 from astrai_cli.errors import (
     AstraiError,
@@ -53,9 +53,10 @@ READ_BYTES = 2**16
 class Worker:
     """Obeys commands and reports what the engine does."""
 
-    def __init__(self, engine: InferenceEngine, pipe: PipeWriter) -> None:
+    def __init__(self, engine: InferenceEngine, pipe: PipeWriter, max_request_bytes: int) -> None:
         self._engine = engine
         self._pipe = pipe
+        self._decoder = FrameDecoder(COMMANDS.limited_to(max_request_bytes))
         self._lock = threading.Lock()
         # None: submitted, and its handle is not here yet.
         self._running: dict[int, RequestHandle | None] = {}
@@ -66,9 +67,8 @@ class Worker:
 
     def read(self, fd: int) -> None:
         """Obey the commands that arrive on `fd`; at its end, exit the process."""
-        decoder = FrameDecoder(COMMANDS)
         while data := os.read(fd, READ_BYTES):
-            for command in decoder.feed(data):
+            for command in self._decoder.feed(data):
                 self._obey(command)
         # Nobody is left to answer to, so nothing is worth an orderly end.
         os._exit(0)
@@ -141,8 +141,14 @@ class Worker:
             error = RequestCancelledError(reason)
             self._report(ErrorReport.of(error, request_id), force=True)
         else:
-            self._report(FinishReport(request_id, finish), force=True)
+            self._report_finish(request_id, finish)
         self._end(request_id)
+
+    def _report_finish(self, request_id: int, finish: Finish) -> None:
+        try:
+            self._report(FinishReport(request_id, finish), force=True)
+        except FrameError as error:
+            self._report(ErrorReport.of(error, request_id), force=True)
 
     def _end(self, request_id: int) -> None:
         with self._lock:
@@ -154,8 +160,9 @@ class Worker:
         return self._pipe.write(REPORTS.encode(report), force=force)
 
 
-def hello_of(engine: InferenceEngine, limits: LimitsConfig) -> Hello:
+def hello_of(engine: InferenceEngine) -> Hello:
     info = engine.info
+    limits = EngineLimits.resolve(engine.limits, info)
     return Hello(
         ModelInfo(
             name=info.spec.name,
@@ -164,7 +171,7 @@ def hello_of(engine: InferenceEngine, limits: LimitsConfig) -> Hello:
             vocab_size=info.spec.vocab_size,
             max_context=info.max_context,
         ),
-        Capacity(limits.max_inflight_requests, limits.max_decode_sequences),
+        Capacity(limits.max_requests, limits.max_sequences),
     )
 
 
@@ -172,8 +179,8 @@ def run(config: WorkerConfig, pipe: PipeWriter) -> None:
     """Serve until drained. Raises AstraiError when the engine cannot be opened."""
     model = RunnableModel(config.source, config.backend)
     with open_engine(model, config.limits) as engine:
-        worker = Worker(engine, pipe)
-        pipe.write(REPORTS.encode(hello_of(engine, config.limits)))
+        worker = Worker(engine, pipe, config.max_request_bytes)
+        pipe.write(REPORTS.encode(hello_of(engine)))
         threading.Thread(target=worker.read, args=(0,), name="commands", daemon=True).start()
         try:
             worker.drained.wait()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
-from server_process import ServerProcess
+from server_process import ServerProcess, running_server
 
 CHAT = [{"role": "user", "content": "hi"}]
 
@@ -166,6 +167,14 @@ def test_an_unknown_model_is_404(parrot_server: ServerProcess) -> None:
 def test_a_body_over_the_limit_is_413(parrot_server: ServerProcess) -> None:
     status, answer = post(parrot_server, b" " * (32 * 2**20 + 1))
     assert (status, answer["error"]["code"]) == (413, "request_too_large")
+
+
+def test_the_limit_of_bodies_can_be_lowered(parrot: Path) -> None:
+    with running_server(parrot, max_request_bytes=2048) as server:
+        status, answer = post(server, chat().ljust(2049))
+        assert (status, answer["error"]["code"]) == (413, "request_too_large")
+        assert "2048" in answer["error"]["message"]
+        assert post(server, chat())[0] == 200
 
 
 @pytest.mark.parametrize(

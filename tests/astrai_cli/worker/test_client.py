@@ -22,6 +22,7 @@ from astrai_cli.errors import (
     ModelFileError,
     OverloadedError,
     RequestCancelledError,
+    RequestTooLargeError,
 )
 from astrai_cli.models.text import TextModel
 from astrai_cli.worker.client import RestartPolicy, WorkerClient, WorkerState
@@ -90,6 +91,27 @@ def test_errors_of_the_engine_come_back_as_they_were(babbler: Path) -> None:
                 await answer(client, GenerationRequest(tuple(range(100))))
             with pytest.raises(InvalidInputError):
                 await answer(client, GenerationRequest((10**6,)))
+
+    asyncio.run(run())
+
+
+def test_a_request_over_the_limit_is_refused_and_others_run(babbler: Path) -> None:
+    async def run() -> None:
+        config = WorkerConfig(
+            source=babbler,
+            backend="eager",
+            limits=LimitsConfig(threads=1, max_context=8192),
+            max_request_bytes=4096,
+        )
+        client = WorkerClient(config)
+        await client.start()
+        try:
+            with pytest.raises(RequestTooLargeError, match="4096 bytes"):
+                await answer(client, GenerationRequest((5,) * 4000))
+            fits = GenerationRequest((5,) * 1000, max_tokens=2, ignore_eos=True)
+            assert (await answer(client, fits))[1].usage.completion_tokens == 2
+        finally:
+            await client.stop()
 
     asyncio.run(run())
 

@@ -160,5 +160,10 @@ def test_errors_arrive_as_the_class_they_were(error: errors.AstraiError) -> None
     assert getattr(again, "param", None) == getattr(error, "param", None)
 
 
+def test_a_message_of_any_length_fits_a_report() -> None:
+    report = ErrorReport.of(errors.InvalidInputError("\0" * 2 * REPORTS.limit), 1)
+    assert FrameDecoder(REPORTS).feed(REPORTS.encode(report)) == [report]
+
+
 def test_an_unknown_code_is_still_an_error_of_ours() -> None:
     assert type(ErrorReport(None, "from_the_future", "m").error()) is errors.AstraiError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import signal
 import subprocess
 import sys
@@ -13,14 +14,16 @@ from pathlib import Path
 import pytest
 from parrot import SAYING
 
-from astrai_cli.config import LimitsConfig
-from astrai_cli.engine.request import Finish, GenerationRequest, SamplingParams
+from astrai_cli.config import MAX_REQUEST_BYTES, LimitsConfig
+from astrai_cli.engine.request import Finish, GenerationRequest, SamplingParams, Usage
+from astrai_cli.engine.task import Sink
 from astrai_cli.models.text import TextModel
 from astrai_cli.worker.config import WorkerConfig
 from astrai_cli.worker.frames import (
     COMMANDS,
     REPORTS,
     Cancel,
+    Capacity,
     Command,
     ErrorReport,
     FinishReport,
@@ -32,14 +35,18 @@ from astrai_cli.worker.frames import (
     StatsQuery,
     StatsReport,
 )
+from astrai_cli.worker.process import Worker
 
 ENDLESS = GenerationRequest((5, 6, 7), SamplingParams(seed=1), ignore_eos=True)
 
 
 class WorkerProcess:
-    def __init__(self, source: Path, **limits: object) -> None:
+    def __init__(self, source: Path, max_request_bytes: int, **limits: object) -> None:
         config = WorkerConfig(
-            source=source, backend="eager", limits=LimitsConfig(threads=1, **limits)
+            source=source,
+            backend="eager",
+            limits=LimitsConfig(threads=1, **limits),
+            max_request_bytes=max_request_bytes,
         )
         self.process = subprocess.Popen(
             [sys.executable, "-m", "astrai_cli.worker.process", config.model_dump_json()],
@@ -73,8 +80,10 @@ class WorkerProcess:
 
 
 @contextmanager
-def running(source: Path, **limits: object) -> Iterator[WorkerProcess]:
-    worker = WorkerProcess(source, **limits)
+def running(
+    source: Path, max_request_bytes: int = MAX_REQUEST_BYTES, **limits: object
+) -> Iterator[WorkerProcess]:
+    worker = WorkerProcess(source, max_request_bytes, **limits)
     try:
         yield worker
     finally:
@@ -145,6 +154,57 @@ def test_a_frame_over_the_limit_is_answered_and_survived(shared: WorkerProcess) 
     assert str(COMMANDS.limit) in report.message
     shared.send(StatsQuery(1))
     assert isinstance(shared.read(), StatsReport)
+
+
+def test_the_limit_of_commands_can_be_lowered_and_counts_the_newline(babbler: Path) -> None:
+    padded = COMMANDS.encode(StatsQuery(1)).rstrip().ljust(2047) + b"\n"
+    with running(babbler, max_request_bytes=2048) as worker:
+        assert isinstance(worker.read(), Hello)
+        worker.write(padded)
+        assert isinstance(worker.read(), StatsReport)
+        worker.write(b" " + padded)
+        report = worker.read()
+        assert isinstance(report, ErrorReport)
+        assert "2048" in report.message
+
+
+def test_the_capacity_is_what_the_engine_admits(babbler: Path) -> None:
+    with running(babbler, max_decode_sequences=3, max_queue=2, max_inflight_requests=50) as worker:
+        hello = worker.read()
+        assert isinstance(hello, Hello)
+        assert hello.capacity == Capacity(max_inflight_requests=5, max_decode_sequences=3)
+
+
+class FailingEngine:
+    """Ends every request with an error whose message is of any length."""
+
+    def submit(self, request: GenerationRequest, sink: Sink) -> None:
+        sink(Finish("error", Usage(1, 0), error="x" * REPORTS.limit))
+
+
+class ListPipe:
+    def __init__(self) -> None:
+        self.lines: list[bytes] = []
+
+    def write(self, line: bytes, *, force: bool = False) -> bool:
+        self.lines.append(line)
+        return True
+
+
+def test_an_end_too_large_for_a_report_is_an_error_with_its_id(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    commands, write = os.pipe()
+    os.write(write, COMMANDS.encode(Generate(3, ENDLESS)))
+    pipe = ListPipe()
+    worker = Worker(FailingEngine(), pipe, COMMANDS.limit)
+    os.close(write)
+    with pytest.raises(SystemExit):
+        worker.read(commands)
+    (report,) = map(REPORTS.parse, pipe.lines)
+    assert isinstance(report, ErrorReport)
+    assert (report.id, report.code) == (3, "bad_frame")
 
 
 def test_refused_requests_are_errors_with_their_id(shared: WorkerProcess) -> None:
