@@ -60,6 +60,7 @@ class EngineStats:
         return {
             "uptime_seconds": time.monotonic() - self._started,
             "steps": self._steps,
+            "step_seconds_total": self._step_seconds,
             "step_seconds_mean": self._step_seconds / self._steps if self._steps else 0.0,
             "step_seconds_last": self._last_step_seconds,
             "tokens_prefilled": self._tokens_prefilled,

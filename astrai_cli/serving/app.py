@@ -14,8 +14,10 @@ from starlette.types import ASGIApp
 from astrai_cli.errors import AstraiError
 from astrai_cli.serving.engine import ServingEngine
 from astrai_cli.serving.errors import openai_error, problem_of
+from astrai_cli.serving.metrics import CountResponses
 from astrai_cli.serving.middleware import RequestLog
 from astrai_cli.serving.openai import OpenAIResponseBuilder
+from astrai_cli.serving.prometheus import CONTENT_TYPE
 from astrai_cli.serving.protocol import ProtocolHandler
 from astrai_cli.worker.client import WorkerState
 
@@ -30,10 +32,12 @@ def create_app(engine: ServingEngine) -> ASGIApp:
             Route("/v1/models/{model:path}", endpoints.model),
             Route("/health", endpoints.health),
             Route("/stats", endpoints.stats),
+            Route("/metrics", endpoints.metrics),
         ],
         exception_handlers=dict.fromkeys((AstraiError, HTTPException, Exception), _error_response),
     )
-    return RequestLog(app)
+    paths = {route.endpoint: route.path for route in app.routes if isinstance(route, Route)}
+    return RequestLog(CountResponses(app, engine.metrics, paths))
 
 
 class _Endpoints:
@@ -63,6 +67,10 @@ class _Endpoints:
 
     async def stats(self, _request: Request) -> Response:
         return JSONResponse(await self._engine.get_stats())
+
+    async def metrics(self, _request: Request) -> Response:
+        page = await self._engine.metrics.page(self._engine.client)
+        return Response(page, media_type=CONTENT_TYPE)
 
     def _model(self) -> dict[str, Any]:
         return {

@@ -11,6 +11,7 @@ from astrai_cli.engine.request import Event, GenerationRequest
 from astrai_cli.errors import ContextOverflowError
 from astrai_cli.models.text import TextModel
 from astrai_cli.serving.errors import RequestError
+from astrai_cli.serving.metrics import ServerMetrics
 from astrai_cli.serving.templates import ChatTemplate, Message
 from astrai_cli.worker.client import WorkerClient
 
@@ -26,6 +27,7 @@ class ServingEngine:
     text: TextModel
     template: ChatTemplate
     client: WorkerClient
+    metrics: ServerMetrics = field(default_factory=ServerMetrics)
     created: int = field(default_factory=lambda: int(time.time()))
 
     @classmethod
@@ -69,7 +71,7 @@ class ServingEngine:
 
     def generate_async(self, request: GenerationRequest) -> AsyncGenerator[Event, None]:
         """The events of an answer; see WorkerClient.generate_async."""
-        return self.client.generate_async(request)
+        return self.metrics.timed(self.client.generate_async(request))
 
     async def get_stats(self) -> dict[str, Any]:
         """The engine's statistics and the worker's."""

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 log = logging.getLogger("astrai.access")
 
 # Asked for every few seconds by whoever watches the server.
-QUIET_PATHS = {"/health", "/stats"}
+QUIET_PATHS = {"/health", "/stats", "/metrics"}
 
 
 class RequestLog:
