@@ -131,11 +131,15 @@ class RequestCancelledError(AstraiError):
     code = "cancelled"
 
 
-def error_of(code: str, message: str, param: str | None = None) -> AstraiError:
+def error_of(
+    code: str, message: str, param: str | None = None, retry_after: float | None = None
+) -> AstraiError:
     """An AstraiError of the class that has this code; AstraiError itself for unknown codes."""
     kind = _classes_by_code().get(code, AstraiError)
     if issubclass(kind, InvalidInputError):
         return kind(message, param=param)
+    if issubclass(kind, OverloadedError) and retry_after is not None:
+        return kind(message, retry_after=retry_after)
     return kind(message)
 
 

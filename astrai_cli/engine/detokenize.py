@@ -43,6 +43,10 @@ class TokenBytes:
             found = self._bytes[token_id] = self._spell(self._tokenizer.id_to_token(token_id) or "")
         return found
 
+    def named(self, token_id: int) -> bytes:
+        """As the bytes, but a special token stands for its name."""
+        return self[token_id] or (self._tokenizer.id_to_token(token_id) or "").encode()
+
     @staticmethod
     def _spell(token: str) -> bytes:
         alphabet = byte_alphabet()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypedDict, Unpack, cast, overload
 
@@ -19,6 +19,7 @@ from astrai_cli.engine.request import Event, Finish, GenerationRequest, Piece, S
 from astrai_cli.engine.result import Completion, GenerateResult
 from astrai_cli.engine.scheduler import InferenceScheduler
 from astrai_cli.engine.sessions import Turn
+from astrai_cli.engine.stops import check_stop_ids
 from astrai_cli.engine.task import GenerationTask, ScoringTask, Sink, Task
 from astrai_cli.errors import ContextOverflowError, InvalidInputError, RequestCancelledError
 from astrai_cli.models.text import TextModel
@@ -41,10 +42,15 @@ class GenerateOptions(TypedDict, total=False):
     top_p: float
     min_p: float
     seed: int | None
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: Mapping[int, float]
     max_tokens: int | None
     stop: str | Sequence[str]
     stop_token_ids: Sequence[int]
     ignore_eos: bool
+    logprobs: int | None
     session_id: str | None
     timeout: float | None
 
@@ -76,8 +82,10 @@ class InferenceEngine:
         text: TextModel,
         limits: LimitsConfig | None = None,
         cache: KVCache | None = None,
+        on_evicted: Callable[[str], None] = lambda session_id: None,
     ) -> None:
         """cache: the one that `limits` ask for when left out.
+        on_evicted: told of every session that is evicted, in whichever thread; must not block.
 
         Raises InvalidInputError where the memory for the cells cannot be had or a limit
         is beyond the executor's, and ModelFileError for a tokenizer that is not byte-level.
@@ -88,7 +96,7 @@ class InferenceEngine:
         self._info = executor.info
         self._token_bytes = TokenBytes(text.tokenizer)
         self._scheduler = InferenceScheduler(
-            executor, self.limits, cache or self._make_cache(executor.info)
+            executor, self.limits, cache or self._make_cache(executor.info), on_evicted
         )
 
     @property
@@ -174,24 +182,35 @@ class InferenceEngine:
         bounds, ContextOverflowError for what the context cannot hold, and
         EngineUnavailableError when the engine is stopping or has died.
         """
-        if request.timeout is not None and not request.timeout > 0:
+        return self.submit_choices(request, [sink], wait=wait)[0]
+
+    def submit_choices(
+        self, request: GenerationRequest, sinks: Sequence[Sink], *, wait: bool = False
+    ) -> list[RequestHandle]:
+        """Start a request once for each sink: all of them or none, as submit does.
+
+        They are requests of their own, but for their seeds: that of number i is
+        sampling.choice_seed(seed, i). Raises InvalidInputError for several of a session.
+        """
+        if len(sinks) > 1 and request.session_id is not None:
             raise InvalidInputError(
-                f"timeout is {request.timeout}; it must be more than 0 seconds", param="timeout"
+                f"n is {len(sinks)}; a request of a session has one answer", param="n"
             )
-        task = GenerationTask(
-            request,
-            self._n_tokens_max(request),
-            self.text.special_tokens.eos,
-            self._token_bytes,
-            sink,
-        )
-        self._scheduler.submit(task, wait=wait)
-        return RequestHandle(self._scheduler, task)
+        n_tokens_max = self._check(request)
+        eos = self.text.special_tokens.eos
+        tasks = [
+            GenerationTask(request, n_tokens_max, eos, self._token_bytes, sink, choice=choice)
+            for choice, sink in enumerate(sinks)
+        ]
+        self._scheduler.submit(*tasks, wait=wait)
+        return [RequestHandle(self._scheduler, task) for task in tasks]
 
     def request(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> GenerationRequest:
         """A request from a prompt and options; text is encoded as TextModel.encode_prompt says."""
         given: dict[str, Any] = dict(options)
         sampling = {name: given.pop(name) for name in _SAMPLING_OPTIONS & given.keys()}
+        if "logit_bias" in sampling:
+            sampling["logit_bias"] = tuple(sampling["logit_bias"].items())
         stop = given.pop("stop", ())
         return GenerationRequest(
             prompt=tuple(self.text.encode_prompt(prompt) if isinstance(prompt, str) else prompt),
@@ -267,9 +286,17 @@ class InferenceEngine:
         result = GenerateResult()
         return _cancelling(result.stream(), self.submit(request, result.put, wait=True))
 
-    def _n_tokens_max(self, request: GenerationRequest) -> int:
+    def _check(self, request: GenerationRequest) -> int:
         """Positions the request may come to use."""
+        if request.timeout is not None and not request.timeout > 0:
+            raise InvalidInputError(
+                f"timeout is {request.timeout}; it must be more than 0 seconds", param="timeout"
+            )
         self._check_prompt(request.prompt)
+        check_stop_ids(request.stop_token_ids)
+        self._check_ids("stop_token_ids", request.stop_token_ids)
+        biased = [token_id for token_id, _ in request.sampling.logit_bias]
+        self._check_ids("logit_bias", biased)
         n_prompt, context = len(request.prompt), self.max_context
         if request.max_tokens is None:
             n_tokens, wanted = max(context, n_prompt + 1), "at least one token to generate"
@@ -287,7 +314,7 @@ class InferenceEngine:
         return n_tokens
 
     def _check_prompt(self, token_ids: Sequence[int]) -> None:
-        context, vocab_size = self.max_context, self._info.spec.vocab_size
+        context = self.max_context
         if len(token_ids) == 0:
             raise InvalidInputError("the prompt is empty; it must have a token", param="prompt")
         if len(token_ids) > context:
@@ -295,11 +322,14 @@ class InferenceEngine:
                 f"the prompt has {len(token_ids)} tokens; the context holds {context}",
                 param="prompt",
             )
-        for token_id in (min(token_ids), max(token_ids)):
-            if not 0 <= token_id < vocab_size:
+        self._check_ids("prompt", token_ids)
+
+    def _check_ids(self, name: str, token_ids: Sequence[int]) -> None:
+        last = self._info.spec.vocab_size - 1
+        for token_id in (min(token_ids), max(token_ids)) if len(token_ids) else ():
+            if not 0 <= token_id <= last:
                 raise InvalidInputError(
-                    f"the prompt has token id {token_id}; ids go from 0 to {vocab_size - 1}",
-                    param="prompt",
+                    f"{name} has token id {token_id}; ids go from 0 to {last}", param=name
                 )
 
 

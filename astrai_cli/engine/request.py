@@ -13,6 +13,10 @@ class SamplingParams:
     """How tokens are drawn; the defaults are the direct engine API's.
 
     temperature: 0 picks the likeliest token. top_k: 0 keeps all. seed: None draws one.
+    repetition_penalty: over the tokens of prompt and answer; 1 changes nothing.
+    presence_penalty, frequency_penalty: over those of the answer; 0 changes nothing.
+    logit_bias: pairs of a token id and what is added to its logit.
+    `engine.sampling` says in which order they work.
     """
 
     temperature: float = 1.0
@@ -20,6 +24,10 @@ class SamplingParams:
     top_p: float = 1.0
     min_p: float = 0.0
     seed: int | None = None
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +38,8 @@ class GenerationRequest:
     stop: strings that end the answer and are removed from it.
     stop_token_ids: ids that end it besides the model's own; never shown.
     ignore_eos: go on past the model's own end tokens.
+    logprobs: how many of the likeliest tokens' log probabilities to tell beside those of
+        the generated tokens; None: none at all.
     session_id: the named session it belongs to. A session's requests run one after the
         other; one whose prompt goes on exactly where the last ended runs only the rest.
     timeout: seconds from its arrival after which it ends, with what it has by then.
@@ -41,6 +51,7 @@ class GenerationRequest:
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    logprobs: int | None = None
     session_id: str | None = None
     timeout: float | None = None
 
@@ -64,15 +75,30 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """A generated token's log probability, and those of the likeliest tokens in its place.
+
+    All are the log-softmax of the model's own logits, before penalties, bias and
+    temperature. top: pairs of token id and log probability, the likeliest first.
+    """
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Piece:
     """A stretch of an answer: whole characters of text, and the ids generated since the last.
 
     Either may be empty: ids whose bytes do not end a character yet, or text held
-    back while it could still have become a stop string.
+    back while it could still have become a stop string. logprobs: where asked for, of
+    each of the ids but one that ends the answer.
     """
 
     text: str
     token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +107,7 @@ class Finish:
 
     matched_stop: the stop string that was removed, or None.
     error, error_code: set where reason is "error" (or "cancelled", saying why).
+    retry_after: seconds after which trying again may help, where the error knows.
     """
 
     reason: FinishReason
@@ -88,6 +115,7 @@ class Finish:
     matched_stop: str | None = None
     error: str | None = None
     error_code: str | None = None
+    retry_after: float | None = None
 
 
 Event = Piece | Finish

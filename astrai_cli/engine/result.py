@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
-from astrai_cli.engine.request import Event, Finish, FinishReason, Piece, Usage
+from astrai_cli.engine.request import Event, Finish, FinishReason, Piece, TokenLogprob, Usage
 from astrai_cli.errors import ExecutionError, error_of
 
 
@@ -17,6 +17,7 @@ class Completion:
     text: without the stop string, special and end tokens. token_ids: all that were
     generated, an end token included, so there are usage.completion_tokens of them.
     matched_stop: the stop string that ended it and was removed, or None.
+    logprobs: where asked for, of all token_ids but an end token.
     """
 
     text: str
@@ -24,6 +25,7 @@ class Completion:
     finish_reason: FinishReason
     usage: Usage
     matched_stop: str | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
 
     def __str__(self) -> str:
         return self.text
@@ -97,12 +99,16 @@ class GenerateResult:
         finish = self._finish
         assert finish is not None
         if finish.reason == "error":
-            message = finish.error or "the request failed"
-            raise error_of(finish.error_code or ExecutionError.code, message)
+            raise error_of(
+                finish.error_code or ExecutionError.code,
+                finish.error or "the request failed",
+                retry_after=finish.retry_after,
+            )
         return Completion(
             text="".join(piece.text for piece in self._pieces),
             token_ids=tuple(token_id for piece in self._pieces for token_id in piece.token_ids),
             finish_reason=finish.reason,
             usage=finish.usage,
             matched_stop=finish.matched_stop,
+            logprobs=tuple(each for piece in self._pieces for each in piece.logprobs),
         )

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any
 
@@ -20,7 +21,7 @@ from astrai_cli.config import LimitsConfig
 from astrai_cli.engine.batch import Batch, Share
 from astrai_cli.engine.cache import ContiguousCache, KVCache
 from astrai_cli.engine.limits import EngineLimits
-from astrai_cli.engine.sessions import SessionTable, Turn
+from astrai_cli.engine.sessions import Session, SessionTable, Turn
 from astrai_cli.engine.stats import EngineStats
 from astrai_cli.engine.task import Task, TaskState
 from astrai_cli.errors import (
@@ -46,9 +47,16 @@ class InferenceScheduler:
     """
 
     def __init__(
-        self, executor: Executor, limits: LimitsConfig, cache: KVCache | None = None
+        self,
+        executor: Executor,
+        limits: LimitsConfig,
+        cache: KVCache | None = None,
+        on_evicted: Callable[[str], None] = lambda session_id: None,
     ) -> None:
-        """Raises InvalidInputError for limits that the executor cannot keep."""
+        """on_evicted: as in SessionTable.
+
+        Raises InvalidInputError for limits that the executor cannot keep.
+        """
         info = executor.info
         self._executor = executor
         self._limits = EngineLimits.resolve(limits, info)
@@ -66,7 +74,9 @@ class InferenceScheduler:
         lock = threading.Lock()
         self._wake = threading.Condition(lock)
         self._room = threading.Condition(lock)
-        self._sessions = SessionTable(self._limits.max_sessions, self._limits.evict_idle_sessions)
+        self._sessions = SessionTable(
+            self._limits.max_sessions, self._limits.evict_idle_sessions, on_evicted
+        )
         self._batch = Batch(self._cache, self._limits, self._sessions, self._stats, lock)
         self._n_inflight = 0
         self._cancel_requested = False
@@ -76,28 +86,30 @@ class InferenceScheduler:
         self._thread = threading.Thread(target=self._run, name="astrai-engine", daemon=True)
         self._thread.start()
 
-    def submit(self, task: Task, *, wait: bool = False) -> None:
-        """Put a task into the queue; with `wait`, first wait until there is room for it.
+    def submit(self, *tasks: Task, wait: bool = False) -> None:
+        """Put tasks into the queue, all or none; with `wait`, first wait until there is room.
 
-        Raises OverloadedError where the limit of requests or of sessions is reached,
-        and EngineUnavailableError where the engine is stopping or has died.
+        Several tasks are of no session. Raises OverloadedError where the limit of
+        requests or of sessions is reached, and EngineUnavailableError where the engine
+        is stopping or has died.
         """
         with self._room:
-            while wait and not self._closing and self._must_wait(task):
+            while wait and not self._closing and self._must_wait(tasks):
                 self._room.wait()
             if self._closing:
                 raise EngineUnavailableError("the engine takes no more requests: it is stopping")
-            if self._n_inflight >= self._limits.max_requests:
+            if self._n_inflight + len(tasks) > self._limits.max_requests:
                 raise OverloadedError(
                     f"{self._n_inflight} requests are in flight, "
-                    f"of at most {self._limits.max_requests}",
+                    f"of at most {self._limits.max_requests}; {len(tasks)} more do not fit",
                     retry_after=self._stats.seconds_to_a_finish(len(self._batch.active)),
                 )
-            task.session = self._sessions.open(task.session_id)
-            self._n_inflight += 1
-            task.enqueue(self._limits.queue_timeout)
-            self._next_expiry = min(self._next_expiry, task.expires_at)
-            self._batch.waiting.add(task)
+            for task, session in zip(tasks, self._open_sessions(tasks), strict=True):
+                task.session = session
+                self._n_inflight += 1
+                task.enqueue(self._limits.queue_timeout)
+                self._next_expiry = min(self._next_expiry, task.expires_at)
+                self._batch.waiting.add(task)
             self._wake.notify()
 
     def cancel(self, task: Task) -> None:
@@ -160,11 +172,19 @@ class InferenceScheduler:
             **self._stats.as_dict(),
         }
 
-    def _must_wait(self, task: Task) -> bool:
-        """Whether a request that ends may make room for the task that is not there now."""
-        if self._n_inflight >= self._limits.max_requests:
-            return True
-        return self._n_inflight > 0 and not self._sessions.has_slot(task.session_id)
+    def _must_wait(self, tasks: Sequence[Task]) -> bool:
+        """Whether requests that end may make room that the tasks do not find now."""
+        if not self._n_inflight:
+            return False
+        return self._n_inflight + len(tasks) > self._limits.max_requests or (
+            not self._sessions.has_slots(tasks[0].session_id, len(tasks))
+        )
+
+    def _open_sessions(self, tasks: Sequence[Task]) -> list[Session]:
+        session_id = tasks[0].session_id
+        if session_id is None:
+            return self._sessions.open_anonymous(len(tasks))
+        return [self._sessions.open(session_id)]
 
     def _run(self) -> None:
         try:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,14 +25,11 @@ MAX_ID_LENGTH = 256
 class Turn:
     """A request that ended well: what was generated, bound to the exact ids before it.
 
-    history: int32 [tokens], the prompt's n_prompt and the generated ids. text: what of
-    them was shown. A client's transcript that ends in `text` after the same prompt may
-    so go on from the very ids, even where the text would be encoded as others.
+    history: int32 [tokens], the prompt's n_prompt and the generated ids.
     """
 
     history: NDArray[np.int32]
     n_prompt: int
-    text: str
 
     def is_continued_by(self, prompt: Identity) -> bool:
         """Whether the prompt is the history and at least one token more."""
@@ -73,9 +71,16 @@ class SessionTable:
     are given back by whoever takes them from `take_dropped`.
     """
 
-    def __init__(self, max_sessions: int, evict_idle: bool) -> None:
+    def __init__(
+        self,
+        max_sessions: int,
+        evict_idle: bool,
+        on_evicted: Callable[[str], None] = lambda session_id: None,
+    ) -> None:
+        """on_evicted is told of every session that gives way; it must not block."""
         self._max_sessions = max_sessions
         self._evict_idle = evict_idle
+        self._on_evicted = on_evicted
         self._named: OrderedDict[str, Session] = OrderedDict()  # used last, last
         self._n_anonymous = 0
         self._dropped: list[int] = []
@@ -91,31 +96,30 @@ class SessionTable:
     def has_dropped(self) -> bool:
         return bool(self._dropped)
 
-    def has_slot(self, session_id: str | None) -> bool:
-        """Whether `open` would succeed now."""
-        return (
-            session_id in self._named
-            or len(self) < self._max_sessions
-            or (self._evict_idle and any(self._idle()))
-        )
+    def has_slots(self, session_id: str | None, n: int) -> bool:
+        """Whether `open`, or n times `open_anonymous`, would succeed now."""
+        n_free = self._max_sessions - len(self)
+        return session_id in self._named or n <= n_free + self._n_evictable()
 
-    def open(self, session_id: str | None) -> Session:
-        """The session for one more request, made where there is none.
+    def open_anonymous(self, n: int) -> list[Session]:
+        """Sessions for n requests, one each. Raises OverloadedError where there are no n slots."""
+        self._require_slots(n)
+        self._n_anonymous += n
+        return [Session(None, n_requests=1) for _ in range(n)]
+
+    def open(self, session_id: str) -> Session:
+        """The named session for one more request, made where there is none.
 
         Raises OverloadedError where there is no slot for it, and none idle to evict,
         and InvalidInputError for an id that is empty or too long.
         """
-        if session_id is None:
-            self._require_slot()
-            self._n_anonymous += 1
-            return Session(None, n_requests=1)
         if not 1 <= len(session_id) <= MAX_ID_LENGTH:
             raise InvalidInputError(
                 f"session_id has {len(session_id)} characters; it must have 1 to {MAX_ID_LENGTH}",
                 param="session_id",
             )
         if session_id not in self._named:
-            self._require_slot()
+            self._require_slots(1)
             self._named[session_id] = Session(session_id)
         session = self._named[session_id]
         session.n_requests += 1
@@ -158,16 +162,23 @@ class SessionTable:
     def _idle(self) -> Iterator[Session]:
         return (session for session in self._named.values() if not session.n_requests)
 
-    def _require_slot(self) -> None:
-        if len(self) < self._max_sessions:
+    def _n_evictable(self) -> int:
+        return sum(1 for _ in self._idle()) if self._evict_idle else 0
+
+    def _require_slots(self, n: int) -> None:
+        """Evict idle sessions until there are n slots, where there can be so many."""
+        n_missing = len(self) + n - self._max_sessions
+        if n_missing <= 0:
             return
-        idle = next(self._idle(), None) if self._evict_idle else None
-        if idle is None:
+        if n_missing > self._n_evictable():
             raise OverloadedError(
                 f"{len(self)} sessions are open, of at most {self._max_sessions}"
                 + ("" if self._evict_idle else "; idle ones are not evicted")
             )
-        self._remove(idle)
+        for session in tuple(islice(self._idle(), n_missing)):
+            self._remove(session)
+            assert session.id is not None
+            self._on_evicted(session.id)
 
     def _get(self, session_id: str) -> Session:
         if session_id not in self._named:

@@ -24,6 +24,15 @@ def check_stops(stops: Sequence[str]) -> None:
             )
 
 
+def check_stop_ids(stop_token_ids: Sequence[int]) -> None:
+    """Raises InvalidInputError for over 64 ids."""
+    if len(stop_token_ids) > MAX_STOPS:
+        raise InvalidInputError(
+            f"{len(stop_token_ids)} stop_token_ids; at most {MAX_STOPS} are taken",
+            param="stop_token_ids",
+        )
+
+
 class _Automaton:
     """Aho and Corasick's automaton (1975); its states are the stop strings' prefixes, 0 the empty.
 
@@ -105,8 +114,13 @@ class StopMatcher:
         self._held = whole[released:]
         return whole[:released]
 
-    def flush(self) -> str:
-        """The text held back, now that none follows."""
-        held, self._held = self._held, ""
+    def flush(self, hidden: str = "") -> str:
+        """The text held back, now that none follows but `hidden`, which is not shown itself.
+
+        A stop string that is complete within `hidden` is found, and removed from the text.
+        """
+        n_held = len(self._held)
+        whole = self.feed(hidden) + self._held
+        self._held = ""
         self._state = 0
-        return held
+        return whole[:n_held]

@@ -22,9 +22,16 @@ from astrai_cli.engine.request import (
     FinishReason,
     GenerationRequest,
     Piece,
+    TokenLogprob,
     Usage,
 )
-from astrai_cli.engine.sampling import MAX_SEED, SamplingPipeline
+from astrai_cli.engine.sampling import (
+    MAX_SEED,
+    SamplingPipeline,
+    check_logprobs,
+    choice_seed,
+    token_logprob,
+)
 from astrai_cli.engine.sessions import Session, Turn
 from astrai_cli.engine.stops import StopMatcher
 from astrai_cli.errors import AstraiError, DeadlineExceededError, OverloadedError
@@ -169,11 +176,13 @@ class Task(ABC):
     def finish(self) -> Finish:
         """The end of a finished task, for its sink."""
         assert self._reason is not None
+        error = self._error
         return Finish(
             self._reason,
             Usage(self.n_prompt, self.n_known - self.n_prompt, self.n_reused),
-            error=str(self._error) if self._error else None,
-            error_code=self._error.code if self._error else None,
+            error=str(error) if error else None,
+            error_code=error.code if error else None,
+            retry_after=error.retry_after if isinstance(error, OverloadedError) else None,
         )
 
     def turn(self) -> Turn | None:
@@ -203,8 +212,13 @@ class GenerationTask(Task):
         end_ids: Collection[int],
         token_bytes: TokenBytes,
         sink: Sink,
+        *,
+        choice: int = 0,
     ) -> None:
-        """Raises InvalidInputError for sampling parameters or stops out of bounds."""
+        """choice: the number of this answer among those of the request.
+
+        Raises InvalidInputError for sampling parameters or stops out of bounds.
+        """
         super().__init__(
             request.prompt,
             n_tokens_max,
@@ -212,16 +226,21 @@ class GenerationTask(Task):
             session_id=request.session_id,
             timeout=request.timeout,
         )
+        check_logprobs(request.logprobs)
         seed = request.sampling.seed
         self._pipeline = SamplingPipeline.from_params(
-            request.sampling, secrets.randbelow(MAX_SEED) if seed is None else seed
+            request.sampling,
+            secrets.randbelow(MAX_SEED) if seed is None else choice_seed(seed, choice),
+            request.prompt,
         )
+        self._n_logprobs = request.logprobs
         self._end_ids = frozenset(request.stop_token_ids)
         if not request.ignore_eos:
             self._end_ids |= frozenset(end_ids)
+        self._token_bytes = token_bytes
         self._detokenizer = Detokenizer(token_bytes)
         self._stops = StopMatcher(request.stop)
-        self._shown: list[str] = []
+        self._end_text = ""
         self._rest = ""
 
     @property
@@ -231,14 +250,14 @@ class GenerationTask(Task):
 
     def end(self, reason: FinishReason, error: AstraiError | None = None) -> None:
         if self.state is not TaskState.FINISHED:
-            self._rest = self._stops.feed(self._detokenizer.flush()) + self._stops.flush()
+            rest = self._stops.feed(self._detokenizer.flush())
+            self._rest = rest + self._stops.flush(self._end_text)
         super().end(reason, error)
 
     def turn(self) -> Turn | None:
         if self._reason not in {"stop", "length"}:
             return None
-        history = self.history[: self.n_known].copy()
-        return Turn(history, self.n_prompt, "".join(self._shown) + self._rest)
+        return Turn(self.history[: self.n_known].copy(), self.n_prompt)
 
     def finish(self) -> Finish:
         return dataclasses.replace(super().finish(), matched_stop=self._stops.matched)
@@ -258,16 +277,21 @@ class GenerationTask(Task):
         self.n_known += 1
         self.state = TaskState.DECODING
         if token_id in self._end_ids:
-            text = ""
+            self._end_text = self._token_bytes.named(token_id).decode(errors="replace")
             self.end("stop")
-        else:
-            text = self._stops.feed(self._detokenizer.feed(token_id))
-            if self._stops.matched is not None:
-                self.end("stop")
-            elif self.n_known == self.n_tokens_max:
-                self.end("length")
-        self._shown.append(text)
-        self._sink(Piece(text, (token_id,)))
+            self._sink(Piece("", (token_id,)))
+            return
+        text = self._stops.feed(self._detokenizer.feed(token_id))
+        if self._stops.matched is not None:
+            self.end("stop")
+        elif self.n_known == self.n_tokens_max:
+            self.end("length")
+        self._sink(Piece(text, (token_id,), self._logprobs(logits[-1], token_id)))
+
+    def _logprobs(self, logits: NDArray[np.float32], token_id: int) -> tuple[TokenLogprob, ...]:
+        if self._n_logprobs is None:
+            return ()
+        return (token_logprob(logits, token_id, self._n_logprobs),)
 
 
 class ScoringTask(Task):

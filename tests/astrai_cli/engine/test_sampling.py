@@ -16,6 +16,7 @@ from astrai_cli.engine.sampling import (
     TemperatureStrategy,
     TopKStrategy,
     TopPStrategy,
+    choice_seed,
     sample,
     uniform,
 )
@@ -131,6 +132,15 @@ def test_uniform_is_the_documented_function() -> None:
     assert uniform(golden, 0) != uniform(0, 1)
 
 
+def test_choices_have_seeds_of_their_own_the_first_one_the_requests() -> None:
+    assert choice_seed(5, 0) == 5
+    # SplitMix64's second output for state 0 is mix(2 * golden); see above.
+    assert choice_seed(0, 2) == 0x6E789E6AA1B965F4 >> 1
+    seeds = {choice_seed(seed, index) for seed in (0, 1, 2**63 - 1) for index in range(100)}
+    assert len(seeds) == 300
+    assert max(seeds) < 2**63
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_unusable_logits_are_an_execution_error(bad: float, temperature: float) -> None:
@@ -153,6 +163,11 @@ def test_unusable_logits_are_an_execution_error(bad: float, temperature: float) 
         ("min_p", 1.1),
         ("seed", -1),
         ("seed", 2**63),
+        ("repetition_penalty", 0.0),
+        ("repetition_penalty", 101.0),
+        ("presence_penalty", -2.1),
+        ("frequency_penalty", 2.1),
+        ("frequency_penalty", float("nan")),
     ],
 )
 def test_parameters_out_of_bounds_are_named(name: str, value: float) -> None:

@@ -109,14 +109,13 @@ def test_a_turn_that_was_cancelled_is_not_gone_on_from(engine: InferenceEngine) 
     assert say(engine, prompt) > 2
 
 
-def test_the_last_turn_tells_ids_and_text(engine: InferenceEngine) -> None:
+def test_the_last_turn_tells_ids(engine: InferenceEngine) -> None:
     prompt = tuple(b"What is it?")
     answer = engine.generate(list(prompt), temperature=0, max_tokens=4, session_id="s")
     last = engine.last_turn("s")
     assert last is not None
     assert tuple(last.history.tolist()) == prompt + answer.token_ids
     assert last.n_prompt == len(prompt)
-    assert last.text == answer.text
 
 
 def test_requests_of_a_session_run_one_after_the_other_and_let_others_pass(

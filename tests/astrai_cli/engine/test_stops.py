@@ -71,3 +71,13 @@ def test_stops_out_of_bounds_are_refused(stops: list[str], names: str) -> None:
     with pytest.raises(InvalidInputError, match=names) as caught:
         StopMatcher(stops)
     assert caught.value.param == "stop"
+
+
+@given(st.lists(SHORT, max_size=5), st.text("ab", max_size=8), st.text("ab", max_size=4))
+def test_a_hidden_end_completes_stops_and_is_never_shown(
+    stops: list[str], text: str, hidden: str
+) -> None:
+    matcher = StopMatcher(stops)
+    released = matcher.feed(text) + matcher.flush(hidden)
+    shown, matched = first_stop(text + hidden, stops)
+    assert (released, matcher.matched) == (shown[: len(text)], matched)
