@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,15 +40,19 @@ def prepare_model(
     return RunnableModel(artifact.path, artifact.manifest.backend)
 
 
-def open_engine(model: RunnableModel, limits: LimitsConfig) -> InferenceEngine:
-    """Open what `prepare_model` returned. Raises AstraiError."""
+def open_engine(
+    model: RunnableModel,
+    limits: LimitsConfig,
+    on_evicted: Callable[[str], None] = lambda session_id: None,
+) -> InferenceEngine:
+    """Open what `prepare_model` returned; on_evicted as in InferenceEngine. Raises AstraiError."""
     backend = get_backend(model.backend)
     if reason := backend.unavailable():
         raise BackendUnavailableError(reason)
     text = TextModel.read(model.source)
     executor = backend.open(model.source, limits)
     try:
-        return InferenceEngine(executor, text, limits)
+        return InferenceEngine(executor, text, limits, on_evicted=on_evicted)
     except AstraiError:
         executor.close()
         raise

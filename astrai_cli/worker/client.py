@@ -6,16 +6,17 @@ import asyncio
 import itertools
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from astrai_cli.engine.request import Event, Finish, GenerationRequest
 from astrai_cli.errors import (
     AstraiError,
     EngineUnavailableError,
-    OverloadedError,
     RequestCancelledError,
     RequestTooLargeError,
     error_of,
@@ -24,6 +25,8 @@ from astrai_cli.worker.config import WorkerConfig
 from astrai_cli.worker.connection import WorkerConnection
 from astrai_cli.worker.frames import (
     Cancel,
+    Done,
+    EndSession,
     ErrorReport,
     FinishReport,
     FrameError,
@@ -31,10 +34,12 @@ from astrai_cli.worker.frames import (
     Hello,
     PieceReport,
     Report,
+    SessionEvicted,
     Shutdown,
     StatsQuery,
     StatsReport,
 )
+from astrai_cli.worker.streams import ChoiceEvent, EventQueue
 
 log = logging.getLogger(__name__)
 
@@ -68,39 +73,6 @@ class RestartPolicy:
         return min(self.first_delay * 2.0 ** (recent - 1), self.max_delay)
 
 
-class EventQueue:
-    """The bounded buffer between the worker's reports and one reader."""
-
-    def __init__(self, capacity: int) -> None:
-        self._capacity = capacity
-        self._events: deque[Event] = deque()
-        self._error: AstraiError | None = None
-        self._ready = asyncio.Event()
-
-    def put(self, event: Event) -> bool:
-        """Add an event; False if there is no room for it. After the stream's end it is dropped."""
-        if self._error is None:
-            if len(self._events) >= self._capacity:
-                return False
-            self._events.append(event)
-            self._ready.set()
-        return True
-
-    def fail(self, error: AstraiError) -> None:
-        """End the stream with `error`, after the events that wait already."""
-        self._error = self._error or error
-        self._ready.set()
-
-    async def get(self) -> Event:
-        """The next event. Raises the error that ended the stream."""
-        while not self._events:
-            if self._error is not None:
-                raise self._error
-            self._ready.clear()
-            await self._ready.wait()
-        return self._events.popleft()
-
-
 class WorkerClient:
     """Runs requests in a worker process and keeps that process alive."""
 
@@ -119,9 +91,12 @@ class WorkerClient:
         self._supervisor: asyncio.Task[None] | None = None
         self._hello: Hello | None = None
         self._ids = itertools.count(1)
-        self._streams: dict[int, EventQueue] = {}
-        self._queries: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        # By the id of an answer: its number among the choices, and where its events go.
+        self._streams: dict[int, tuple[int, EventQueue]] = {}
+        self._queries: dict[int, asyncio.Future[Any]] = {}
         self.restart_count = 0
+        self.on_session_lost: Callable[[str | None], None] = lambda session_id: None
+        """Told of a session that was evicted; None: all of them, with their worker."""
 
     @property
     def hello(self) -> Hello:
@@ -161,10 +136,10 @@ class WorkerClient:
 
     def cancel_all(self, error: AstraiError) -> None:
         """End every running request with `error`."""
-        for request_id, stream in self._streams.items():
+        for answer_id, (_, stream) in self._streams.items():
             stream.fail(error)
             if self._connection is not None:
-                self._connection.send_soon(Cancel(request_id))
+                self._connection.send_soon(Cancel(answer_id))
         for query in self._queries.values():
             if not query.done():
                 query.set_exception(error)
@@ -176,43 +151,66 @@ class WorkerClient:
             self._connection.kill()
 
     async def generate_async(self, request: GenerationRequest) -> AsyncGenerator[Event, None]:
-        """Run a request: its pieces, then its finish. Closing the generator cancels it.
+        """Run a request: its pieces, then its finish; see generate_choices."""
+        async with aclosing(self.generate_choices(request, 1)) as events:
+            async for _, event in events:
+                yield event
 
-        The finish is one of an answer that ended by itself; any other end raises.
+    async def generate_choices(
+        self, request: GenerationRequest, n: int
+    ) -> AsyncGenerator[ChoiceEvent, None]:
+        """Run a request n times at once: all pieces as they come, and a finish of each answer.
+
+        A finish is one of an answer that ended by itself; any other end raises and
+        cancels the other answers, as closing the generator does.
 
         Raises EngineUnavailableError while there is no worker or when it dies,
-        OverloadedError when it is full, RequestTooLargeError for one over
-        max_request_bytes, RequestCancelledError when the caller takes events too
+        OverloadedError when it has no room for all n, RequestTooLargeError for a request
+        over max_request_bytes, RequestCancelledError when the caller takes events too
         slowly, and what the engine raises for the request.
         """
         connection = self._ready_connection()
-        capacity = connection.hello.capacity.max_inflight_requests
-        if len(self._streams) >= capacity:
-            raise OverloadedError(f"{capacity} requests are running or waiting, which is the limit")
-        request_id = next(self._ids)
-        stream = self._streams[request_id] = EventQueue(self._max_waiting_events)
-        finished = False
+        ids = [next(self._ids) for _ in range(n)]
+        stream = EventQueue(self._max_waiting_events * n)
+        self._streams.update((answer_id, (choice, stream)) for choice, answer_id in enumerate(ids))
+        running = set(ids)
         try:
-            await _send_request(connection, Generate(request_id, request))
-            while not finished:
-                event = await stream.get()
+            await _send_request(connection, Generate(ids[0], request, n))
+            while running:
+                choice, event = await stream.get()
                 if isinstance(event, Finish):
-                    finished = True
+                    running.remove(ids[choice])
                     _raise_if_failed(event)
-                yield event
+                yield choice, event
         finally:
-            del self._streams[request_id]
-            if not finished:
-                connection.send_soon(Cancel(request_id))
+            for answer_id in ids:
+                del self._streams[answer_id]
+            for answer_id in running:
+                connection.send_soon(Cancel(answer_id))
 
     async def stats(self) -> dict[str, Any]:
         """The engine's statistics. Raises EngineUnavailableError."""
+        stats: dict[str, Any] = await self._query(StatsQuery)
+        return stats
+
+    async def reset_session(self, session_id: str) -> None:
+        """Forget a session's history.
+
+        Raises SessionNotFoundError, SessionBusyError, EngineUnavailableError.
+        """
+        await self._query(partial(EndSession, session_id=session_id, how="reset"))
+
+    async def delete_session(self, session_id: str) -> None:
+        """Forget a session altogether. Raises as reset_session does."""
+        await self._query(partial(EndSession, session_id=session_id, how="delete"))
+
+    async def _query(self, command: Callable[[int], StatsQuery | EndSession]) -> Any:
+        """What the worker answers to a command made with an id."""
         connection = self._ready_connection()
         query_id = next(self._ids)
-        query: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self._queries[query_id] = query
+        query = self._queries[query_id] = asyncio.get_running_loop().create_future()
         try:
-            await connection.send(StatsQuery(query_id))
+            await connection.send(command(query_id))
             return await query
         finally:
             del self._queries[query_id]
@@ -257,6 +255,7 @@ class WorkerClient:
         self.state = WorkerState.RESTARTING
         how = await connection.wait()
         log.warning("worker %d %s", connection.pid, how)
+        self.on_session_lost(None)
         self.cancel_all(EngineUnavailableError(f"the worker process {how} during the request"))
 
     async def _restart(self) -> WorkerConnection | None:
@@ -271,23 +270,36 @@ class WorkerClient:
 
     def _deliver(self, report: Report) -> None:
         match report:
-            case (
-                PieceReport(id=request_id, piece=event) | FinishReport(id=request_id, finish=event)
-            ):
-                self._put(request_id, event)
+            case PieceReport(id=answer_id, piece=event) | FinishReport(id=answer_id, finish=event):
+                self._put(answer_id, event)
             case ErrorReport(id=None):
                 log.error("worker: %s", report.message)
-            case ErrorReport(id=int(request_id)):
-                if stream := self._streams.get(request_id):
-                    stream.fail(report.error())
+            case ErrorReport(id=int(command_id)):
+                self._fail(command_id, report.error())
             case StatsReport(id=query_id):
-                query = self._queries.get(query_id)
-                if query is not None and not query.done():
-                    query.set_result(report.stats)
+                self._answer(query_id, report.stats)
+            case Done(id=query_id):
+                self._answer(query_id, None)
+            case SessionEvicted(session_id=session_id):
+                self.on_session_lost(session_id)
 
-    def _put(self, request_id: int, event: Event) -> None:
-        stream = self._streams.get(request_id)
-        if stream is None or stream.put(event):
+    def _fail(self, command_id: int, error: AstraiError) -> None:
+        if command_id in self._streams:
+            self._streams[command_id][1].fail(error)
+        query = self._queries.get(command_id)
+        if query is not None and not query.done():
+            query.set_exception(error)
+
+    def _answer(self, query_id: int, result: Any) -> None:
+        query = self._queries.get(query_id)
+        if query is not None and not query.done():
+            query.set_result(result)
+
+    def _put(self, answer_id: int, event: Event) -> None:
+        if answer_id not in self._streams:
+            return
+        choice, stream = self._streams[answer_id]
+        if stream.put((choice, event)):
             return
         stream.fail(
             RequestCancelledError(
@@ -295,7 +307,7 @@ class WorkerClient:
             )
         )
         if self._connection is not None:
-            self._connection.send_soon(Cancel(request_id))
+            self._connection.send_soon(Cancel(answer_id))
 
 
 async def _send_request(connection: WorkerConnection, command: Generate) -> None:
@@ -308,7 +320,8 @@ async def _send_request(connection: WorkerConnection, command: Generate) -> None
 def _raise_if_failed(finish: Finish) -> None:
     message = finish.error or "the answer was cut off"
     if finish.reason == "error":
-        raise error_of(finish.error_code or AstraiError.code, message)
+        code = finish.error_code or AstraiError.code
+        raise error_of(code, message, retry_after=finish.retry_after)
     if finish.reason == "cancelled":
         # Whoever cancels a request does not read on, so this was the engine's own doing.
         raise EngineUnavailableError(message)

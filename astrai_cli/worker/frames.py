@@ -16,7 +16,8 @@ from astrai_cli.config import MAX_REQUEST_BYTES
 from astrai_cli.engine.request import Finish, GenerationRequest, Piece
 from astrai_cli.errors import AstraiError, error_of
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
+MAX_CHOICES = 128
 MAX_REPORT_BYTES = 2**20
 # What a message quotes may be of any length, and a report must not be.
 MAX_MESSAGE_CHARS = 4096
@@ -30,16 +31,20 @@ class FrameError(AstraiError):
 
 @dataclass(frozen=True, slots=True)
 class Generate:
-    """Continue a prompt; answered by pieces and a finish, or by an error, with this id."""
+    """Continue a prompt n times, all or none; ids id to id + n - 1 are those of the answers.
+
+    Each is answered by pieces and a finish, or by an error, with its id.
+    """
 
     id: int
     request: GenerationRequest
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] = 1
     type: Literal["generate"] = "generate"
 
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """End the request with this id; unknown ids are ignored, as it may just have ended."""
+    """End the answer with this id; unknown ids are ignored, as it may just have ended."""
 
     id: int
     type: Literal["cancel"] = "cancel"
@@ -51,6 +56,16 @@ class StatsQuery:
 
     id: int
     type: Literal["stats"] = "stats"
+
+
+@dataclass(frozen=True, slots=True)
+class EndSession:
+    """Reset a session, which forgets its history, or delete it; answered by a done or an error."""
+
+    id: int
+    session_id: str
+    how: Literal["reset", "delete"]
+    type: Literal["end_session"] = "end_session"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +88,11 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """How many requests a worker admits, and how many of them it runs at once."""
+    """How many requests a worker admits, how many it runs at once, and of how many sessions."""
 
     max_inflight_requests: int
     max_decode_sequences: int
+    max_sessions: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,16 +131,23 @@ class ErrorReport:
     code: str
     message: str
     param: str | None = None
+    retry_after: float | None = None
     type: Literal["error"] = "error"
 
     @classmethod
     def of(cls, error: AstraiError, request_id: int | None = None) -> ErrorReport:
         message = str(error)[:MAX_MESSAGE_CHARS]
-        return cls(request_id, error.code, message, getattr(error, "param", None))
+        return cls(
+            request_id,
+            error.code,
+            message,
+            getattr(error, "param", None),
+            getattr(error, "retry_after", None),
+        )
 
     def error(self) -> AstraiError:
         """The error as it was raised in the worker, of the same class."""
-        return error_of(self.code, self.message, self.param)
+        return error_of(self.code, self.message, self.param, self.retry_after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +159,28 @@ class StatsReport:
     type: Literal["stats"] = "stats"
 
 
-Command = Annotated[Generate | Cancel | StatsQuery | Shutdown, Field(discriminator="type")]
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A command that is answered by nothing else was carried out."""
+
+    id: int
+    type: Literal["done"] = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEvicted:
+    """A session gave way to another one, and is no more."""
+
+    session_id: str
+    type: Literal["session_evicted"] = "session_evicted"
+
+
+Command = Annotated[
+    Generate | Cancel | StatsQuery | EndSession | Shutdown, Field(discriminator="type")
+]
 Report = Annotated[
-    Hello | PieceReport | FinishReport | ErrorReport | StatsReport, Field(discriminator="type")
+    Hello | PieceReport | FinishReport | ErrorReport | StatsReport | Done | SessionEvicted,
+    Field(discriminator="type"),
 ]
 
 Frame = TypeVar("Frame")

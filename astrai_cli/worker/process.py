@@ -33,6 +33,8 @@ from astrai_cli.worker.frames import (
     Cancel,
     Capacity,
     Command,
+    Done,
+    EndSession,
     ErrorReport,
     FinishReport,
     FrameDecoder,
@@ -42,6 +44,7 @@ from astrai_cli.worker.frames import (
     ModelInfo,
     PieceReport,
     Report,
+    SessionEvicted,
     Shutdown,
     StatsQuery,
     StatsReport,
@@ -83,10 +86,12 @@ class Worker:
     def _obey(self, command: Command | FrameError) -> None:
         match command:
             case Generate():
+                ids = range(command.id, command.id + command.n)
                 try:
-                    self._generate(command.id, command.request)
+                    self._generate(ids, command.request)
                 except AstraiError as error:
-                    self._report(ErrorReport.of(error, command.id), force=True)
+                    for answer_id in ids:
+                        self._report(ErrorReport.of(error, answer_id), force=True)
             case Cancel():
                 with self._lock:
                     handle = self._running.get(command.id)
@@ -94,26 +99,43 @@ class Worker:
                     handle.cancel()
             case StatsQuery():
                 self._report(StatsReport(command.id, self._engine.get_stats()), force=True)
+            case EndSession():
+                self._end_session(command)
             case Shutdown():
                 self.drain()
             case FrameError():
                 self._report(ErrorReport.of(command))
 
-    def _generate(self, request_id: int, request: GenerationRequest) -> None:
+    def _generate(self, ids: range, request: GenerationRequest) -> None:
         with self._lock:
             if self._draining:
                 raise EngineUnavailableError("the engine is shutting down")
-            if request_id in self._running:
-                raise InvalidInputError(f"request id {request_id} is in use")
-            self._running[request_id] = None
+            for answer_id in ids:
+                if answer_id in self._running:
+                    raise InvalidInputError(f"request id {answer_id} is in use")
+            self._running.update(dict.fromkeys(ids))
         try:
-            handle = self._engine.submit(request, partial(self._emit, request_id))
+            sinks = [partial(self._emit, answer_id) for answer_id in ids]
+            handles = self._engine.submit_choices(request, sinks)
         except AstraiError:
-            self._end(request_id)
+            for answer_id in ids:
+                self._end(answer_id)
             raise
         with self._lock:
-            if request_id in self._running:
-                self._running[request_id] = handle
+            for answer_id, handle in zip(ids, handles, strict=True):
+                if answer_id in self._running:
+                    self._running[answer_id] = handle
+
+    def _end_session(self, command: EndSession) -> None:
+        try:
+            if command.how == "reset":
+                self._engine.reset_session(command.session_id)
+            else:
+                self._engine.delete_session(command.session_id)
+        except AstraiError as error:
+            self._report(ErrorReport.of(error, command.id), force=True)
+        else:
+            self._report(Done(command.id), force=True)
 
     def _emit(self, request_id: int, event: Event) -> None:
         """The engine's sink; runs in its thread."""
@@ -171,14 +193,18 @@ def hello_of(engine: InferenceEngine) -> Hello:
             vocab_size=info.spec.vocab_size,
             max_context=info.max_context,
         ),
-        Capacity(limits.max_requests, limits.max_sequences),
+        Capacity(limits.max_requests, limits.max_sequences, limits.max_sessions),
     )
 
 
 def run(config: WorkerConfig, pipe: PipeWriter) -> None:
     """Serve until drained. Raises AstraiError when the engine cannot be opened."""
     model = RunnableModel(config.source, config.backend)
-    with open_engine(model, config.limits) as engine:
+
+    def report_eviction(session_id: str) -> None:
+        pipe.write(REPORTS.encode(SessionEvicted(session_id)), force=True)
+
+    with open_engine(model, config.limits, report_eviction) as engine:
         worker = Worker(engine, pipe, config.max_request_bytes)
         pipe.write(REPORTS.encode(hello_of(engine)))
         threading.Thread(target=worker.read, args=(0,), name="commands", daemon=True).start()

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from parrot import SAYING
 
 from astrai_cli.config import LimitsConfig
 from astrai_cli.engine.request import Finish, GenerationRequest, Piece, SamplingParams
+from astrai_cli.engine.sampling import choice_seed
 from astrai_cli.errors import (
     BackendUnavailableError,
     ContextOverflowError,
@@ -23,6 +25,8 @@ from astrai_cli.errors import (
     OverloadedError,
     RequestCancelledError,
     RequestTooLargeError,
+    SessionBusyError,
+    SessionNotFoundError,
 )
 from astrai_cli.models.text import TextModel
 from astrai_cli.worker.client import RestartPolicy, WorkerClient, WorkerState
@@ -153,6 +157,88 @@ def test_more_requests_than_the_worker_admits_are_refused_at_once(babbler: Path)
             await anext(events)
             with pytest.raises(OverloadedError, match="1 requests"):
                 await answer(client, ENDLESS)
+
+    asyncio.run(run())
+
+
+def test_when_to_try_again_comes_with_a_request_that_waited_too_long(babbler: Path) -> None:
+    async def run() -> None:
+        limits = {"max_decode_sequences": 1, "queue_timeout": 0.05, "max_context": 8192}
+        async with (
+            started(babbler, **limits) as client,
+            aclosing(client.generate_async(replace(ENDLESS, max_tokens=2))) as short,
+            aclosing(client.generate_async(ENDLESS)) as events,
+        ):
+            assert [event async for event in short]
+            await anext(events)
+            with pytest.raises(OverloadedError, match="no place") as caught:
+                await answer(client, ENDLESS)
+            assert caught.value.retry_after >= 1
+
+    asyncio.run(run())
+
+
+def test_choices_come_interleaved_and_each_is_the_answer_to_its_seed(babbler: Path) -> None:
+    async def run() -> None:
+        request = replace(ENDLESS, max_tokens=40)
+        async with started(babbler) as client:
+            order, texts = [], ["", "", ""]
+            async for choice, event in client.generate_choices(request, 3):
+                order.append(choice)
+                if isinstance(event, Piece):
+                    texts[choice] += event.text
+            assert order != sorted(order)
+            for index, text in enumerate(texts):
+                sampling = SamplingParams(seed=choice_seed(1, index))
+                alone = await answer(client, replace(request, sampling=sampling))
+                assert alone[0] == text
+
+    asyncio.run(run())
+
+
+def test_choices_that_do_not_all_fit_are_refused_together(babbler: Path) -> None:
+    async def run() -> None:
+        async with started(babbler, max_inflight_requests=3, max_context=8192) as client:
+            async with aclosing(client.generate_async(ENDLESS)) as events:
+                await anext(events)
+                with pytest.raises(OverloadedError, match="3 more do not fit"):
+                    await anext(client.generate_choices(ENDLESS, 3))
+                assert (await client.stats())["active"] == 1
+                async with aclosing(client.generate_choices(ENDLESS, 2)) as choices:
+                    await anext(choices)
+                    assert (await client.stats())["active"] == 3
+            await until(lambda: nothing_runs(client))
+
+    asyncio.run(run())
+
+
+def test_sessions_are_ended_and_their_loss_is_told(babbler: Path) -> None:
+    async def run() -> None:
+        lost: list[str | None] = []
+        request = replace(ENDLESS, max_tokens=3, session_id="a")
+        limits = {"max_sessions": 1, "evict_idle_sessions": True}
+        async with started(babbler, **limits) as client:
+            client.on_session_lost = lost.append
+            await answer(client, request)
+            await client.reset_session("a")
+            await answer(client, request)
+            await client.delete_session("a")
+            with pytest.raises(SessionNotFoundError, match="'a'"):
+                await client.reset_session("a")
+            assert lost == []
+            await answer(client, request)
+            await answer(client, replace(request, session_id="b"))
+            assert lost == ["a"]
+            async with aclosing(client.generate_async(replace(ENDLESS, session_id="b"))) as events:
+                await anext(events)
+                with pytest.raises(SessionBusyError):
+                    await client.delete_session("b")
+                assert client.pid is not None
+                os.kill(client.pid, signal.SIGKILL)
+                await until(lambda: has_lost_all(lost))
+
+    async def has_lost_all(lost: list[str | None]) -> bool:
+        return lost == ["a", None]
 
     asyncio.run(run())
 

@@ -8,13 +8,22 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from astrai_cli import errors
-from astrai_cli.engine.request import Finish, GenerationRequest, Piece, SamplingParams, Usage
+from astrai_cli.engine.request import (
+    Finish,
+    GenerationRequest,
+    Piece,
+    SamplingParams,
+    TokenLogprob,
+    Usage,
+)
 from astrai_cli.worker.frames import (
     COMMANDS,
     REPORTS,
     Cancel,
     Capacity,
     Command,
+    Done,
+    EndSession,
     ErrorReport,
     FinishReport,
     FrameCodec,
@@ -25,6 +34,7 @@ from astrai_cli.worker.frames import (
     ModelInfo,
     PieceReport,
     Report,
+    SessionEvicted,
     Shutdown,
     StatsQuery,
     StatsReport,
@@ -33,16 +43,32 @@ from astrai_cli.worker.frames import (
 ids = st.integers(0, 2**63 - 1)
 token_ids = st.lists(st.integers(0, 2**31 - 1), max_size=5).map(tuple)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+seconds = st.none() | st.floats(0, 1e6)
+biases = st.tuples(st.integers(0, 2**31 - 1), st.floats(-100, 100))
+logprobs = st.lists(
+    st.builds(TokenLogprob, ids, st.floats(-9999, 0), st.lists(biases, max_size=3).map(tuple)),
+    max_size=2,
+).map(tuple)
+sampling = st.builds(
+    SamplingParams,
+    temperature=st.floats(0, 10),
+    seed=st.none() | ids,
+    repetition_penalty=st.floats(0.01, 100),
+    logit_bias=st.lists(biases, max_size=3).map(tuple),
+)
 requests = st.builds(
     GenerationRequest,
     prompt=token_ids,
-    sampling=st.builds(SamplingParams, temperature=st.floats(0, 10), seed=st.none() | ids),
+    sampling=sampling,
+    logprobs=st.none() | st.integers(0, 20),
+    session_id=st.none() | texts,
     max_tokens=st.none() | st.integers(1, 2**31 - 1),
     stop=st.lists(texts, max_size=2).map(tuple),
     ignore_eos=st.booleans(),
 )
 commands = st.one_of(
-    st.builds(Generate, ids, requests),
+    st.builds(Generate, ids, requests, st.integers(1, 128)),
+    st.builds(EndSession, ids, texts, st.sampled_from(["reset", "delete"])),
     st.builds(Cancel, ids),
     st.builds(StatsQuery, ids),
     st.just(Shutdown()),
@@ -53,12 +79,15 @@ finishes = st.builds(
     st.builds(Usage, st.integers(0, 9), st.integers(0, 9)),
     matched_stop=st.none() | texts,
     error=st.none() | texts,
+    retry_after=seconds,
 )
 reports = st.one_of(
-    st.just(Hello(ModelInfo("name", "llama", "cpu", 49152, 4096), Capacity(64, 8))),
-    st.builds(PieceReport, ids, st.builds(Piece, texts, token_ids)),
+    st.just(Hello(ModelInfo("name", "llama", "cpu", 49152, 4096), Capacity(64, 8, 64))),
+    st.builds(PieceReport, ids, st.builds(Piece, texts, token_ids, logprobs)),
     st.builds(FinishReport, ids, finishes),
-    st.builds(ErrorReport, st.none() | ids, texts, texts, st.none() | texts),
+    st.builds(ErrorReport, st.none() | ids, texts, texts, st.none() | texts, seconds),
+    st.builds(Done, ids),
+    st.builds(SessionEvicted, texts),
     st.builds(StatsReport, ids, st.dictionaries(texts, st.integers(-9, 9), max_size=3)),
 )
 
@@ -146,7 +175,8 @@ def test_an_endless_line_takes_no_memory() -> None:
         errors.ContextOverflowError("long", param="messages"),
         errors.ModelFileError("file"),
         errors.BackendUnavailableError("backend"),
-        errors.OverloadedError("full"),
+        errors.OverloadedError("full", retry_after=7.5),
+        errors.SessionBusyError("busy"),
         errors.ExecutionError("step"),
         FrameError("frame"),
     ],
@@ -157,7 +187,8 @@ def test_errors_arrive_as_the_class_they_were(error: errors.AstraiError) -> None
     again = report.error()
     assert type(again) is type(error)
     assert str(again) == str(error)
-    assert getattr(again, "param", None) == getattr(error, "param", None)
+    for name in ("param", "retry_after"):
+        assert getattr(again, name, None) == getattr(error, name, None)
 
 
 def test_a_message_of_any_length_fits_a_report() -> None:

@@ -10,11 +10,13 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import cast
 
 import pytest
 from parrot import SAYING
 
 from astrai_cli.config import MAX_REQUEST_BYTES, LimitsConfig
+from astrai_cli.engine.engine import RequestHandle
 from astrai_cli.engine.request import Finish, GenerationRequest, SamplingParams, Usage
 from astrai_cli.engine.task import Sink
 from astrai_cli.models.text import TextModel
@@ -172,14 +174,16 @@ def test_the_capacity_is_what_the_engine_admits(babbler: Path) -> None:
     with running(babbler, max_decode_sequences=3, max_queue=2, max_inflight_requests=50) as worker:
         hello = worker.read()
         assert isinstance(hello, Hello)
-        assert hello.capacity == Capacity(max_inflight_requests=5, max_decode_sequences=3)
+        assert hello.capacity == Capacity(5, 3, max_sessions=50)
 
 
 class FailingEngine:
     """Ends every request with an error whose message is of any length."""
 
-    def submit(self, request: GenerationRequest, sink: Sink) -> None:
-        sink(Finish("error", Usage(1, 0), error="x" * REPORTS.limit))
+    def submit_choices(self, request: GenerationRequest, sinks: list[Sink]) -> list[RequestHandle]:
+        for sink in sinks:
+            sink(Finish("error", Usage(1, 0), error="x" * REPORTS.limit))
+        return [cast(RequestHandle, None)] * len(sinks)
 
 
 class ListPipe:
