@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from importlib.metadata import version as installed_version
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from astrai_cli.commands.bench import bench
+from astrai_cli.commands.bench_serve import bench_serve
 from astrai_cli.commands.build import build
 from astrai_cli.commands.chat import chat
 from astrai_cli.commands.config import config
@@ -24,11 +26,23 @@ UNEXPECTED = 1
 
 _EPILOG = (
     "Exit codes: 0 done, 1 failed, 2 bad usage or value, 3 bad model file or artifact, "
-    "4 backend unavailable, 5 download failed, 6 the server of chat --url failed, 130 interrupted."
+    "4 backend unavailable, 5 download failed, 6 the server at --url failed, 130 interrupted."
 )
+
+
+class _Commands(TyperGroup):
+    """Finds commands of two words too: `bench serve` beside `bench MODEL`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        name = " ".join(args[:2])
+        if name in self.commands:
+            args = [name, *args[2:]]
+        return super().parse_args(ctx, args)
+
 
 app = typer.Typer(
     name="astrai",
+    cls=_Commands,
     epilog=_EPILOG,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -61,11 +75,13 @@ _COMMANDS = {
     export: "astrai export smollm2-135m --backend cpu -o smollm2",
     build: "astrai build --backend cpu",
     bench: "astrai bench smollm2-135m --batch-sizes 1,8 --json",
+    bench_serve: "astrai bench serve --url http://127.0.0.1:8000 --request-rate 4",
     inspect: "astrai inspect smollm2-135m --json",
     config: "ASTRAI_PORT=9000 astrai config --max-context 2048",
 }
 for command, example in _COMMANDS.items():
-    app.command(epilog=f"Example: {example}")(command)
+    name = command.__name__.replace("_", " ")
+    app.command(name, epilog=f"Example: {example}")(command)
 
 
 def main() -> None:

@@ -226,13 +226,20 @@ class ServeConfig(Group):
     )
 
 
-class ChatConfig(Group):
-    """The conversation in the terminal."""
+class _Remote(Group):
+    """The options of a server that somebody runs."""
 
     url: str | None = Field(
-        None, description="OpenAI-compatible server to talk to instead of a model on this machine."
+        None,
+        description="OpenAI-compatible server to talk to; chat runs a model on this machine "
+        "when left out.",
     )
     api_key: SecretStr | None = Field(None, description="Key that requests to the server carry.")
+
+
+class ChatConfig(_Remote):
+    """The conversation in the terminal."""
+
     system: str | None = Field(None, description="System message the conversation starts with.")
     history_file: UserPath = Field(
         default_factory=default_history_file,
@@ -274,6 +281,62 @@ class BenchConfig(Group):
     )
 
 
+class LoadConfig(_Remote):
+    """The load that `bench serve` puts on a server."""
+
+    requests: int = Field(100, ge=1, le=100_000, description="Requests to send.")
+    concurrency: int = Field(
+        8, ge=1, le=65536, description="Requests kept in flight; the next starts when one ends."
+    )
+    request_rate: float | None = Field(
+        None,
+        gt=0.0,
+        le=100_000.0,
+        description="Requests started a second, at random moments, however many are in flight; "
+        "instead of concurrency.",
+    )
+    duration: float | None = Field(
+        None,
+        gt=0.0,
+        le=86400.0,
+        description="Seconds after which no more requests are started; all are when left out.",
+    )
+    prompt_words: Counts = Field(
+        (128,), description="Prompt lengths, in random English words, to choose from at random."
+    )
+    prompts: UserPath | None = Field(
+        None,
+        description='File of prompts instead, each a line {"prompt": TEXT, "max_tokens": N}, where '
+        "max_tokens may be left out; from its start again when it ends.",
+    )
+    shared_prefix: int = Field(
+        0, ge=0, le=1_000_000, description="Words of a system message that all requests share."
+    )
+    answer_tokens: int = Field(
+        64, ge=1, le=INT32_MAX, description="Most tokens of an answer, where no file says it."
+    )
+    ignore_eos: bool = Field(
+        False,
+        description="Ask for answers of full length, past the model's own end; for servers that "
+        "know the field ignore_eos.",
+    )
+    load_seed: int = Field(
+        0, ge=0, le=2**63 - 1, description="Makes random prompts and moments repeatable."
+    )
+    request_timeout: float = Field(
+        300.0, gt=0.0, le=86400.0, description="Seconds after which a request is given up."
+    )
+    slo_ttft_ms: float | None = Field(
+        None, gt=0.0, le=1e9, description="Target for the time to the first token, milliseconds."
+    )
+    slo_tpot_ms: float | None = Field(
+        None, gt=0.0, le=1e9, description="Target for the time of each further token, milliseconds."
+    )
+    plot: UserPath | None = Field(
+        None, description="PNG file to draw the distributions of the times into."
+    )
+
+
 class Config(Group):
     """All groups together."""
 
@@ -284,3 +347,4 @@ class Config(Group):
     serve: ServeConfig = Field(default_factory=ServeConfig)
     chat: ChatConfig = Field(default_factory=ChatConfig)
     bench: BenchConfig = Field(default_factory=BenchConfig)
+    load: LoadConfig = Field(default_factory=LoadConfig)

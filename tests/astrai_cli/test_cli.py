@@ -20,14 +20,14 @@ from astrai_cli import cli
 from astrai_cli.commands.config import reference
 from astrai_cli.options import all_options
 
-COMMANDS = ("chat", "serve", "pull", "export", "build", "bench", "inspect", "config")
+COMMANDS = ("chat", "serve", "pull", "export", "build", "bench", "inspect", "config", "bench serve")
 HEAVY = ("torch", "tokenizers", "gguf", "starlette", "uvicorn", "prompt_toolkit", "httpx", "numpy")
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help_with_an_example(command: str, tmp_path: Path) -> None:
-    done = astrai(command, "--help", cwd=tmp_path)
+    done = astrai(*command.split(), "--help", cwd=tmp_path)
     assert done.returncode == 0
     assert f"astrai {command}" in done.stdout.replace("ASTRAI_PORT=9000 ", "").split("Example:")[1]
 
@@ -290,6 +290,7 @@ def test_bench_measures_speed_and_quality(parrot: Path, tmp_path: Path) -> None:
         ("astrai ser", "serve"),
         ("astrai serve --kv-d", "--kv-dtype"),
         ("astrai bench --kv-dtype float1", "float16"),
+        ("astrai bench serve --request-r", "--request-rate"),
     ],
 )
 def test_shells_can_complete(words: str, expected: str, tmp_path: Path) -> None:
