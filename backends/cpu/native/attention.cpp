@@ -9,17 +9,11 @@
 
 #include <executorch/runtime/kernel/thread_parallel_interface.h>
 
-#if defined(__AVX512F__) || defined(__F16C__)
-#include <immintrin.h>
-#endif
-
 #include "kv_cache.h"
+#include "vector.h"
 
 namespace astrai {
 namespace {
-
-typedef float Vec __attribute__((vector_size(kLanes * sizeof(float)), aligned(4)));
-typedef int32_t IntVec __attribute__((vector_size(kLanes * sizeof(int32_t)), aligned(4)));
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 constexpr int kBlock = 64;         // keys scored together
@@ -27,37 +21,6 @@ constexpr int64_t kChunk = 512;    // keys whose partial result is merged as one
 constexpr int kTileRows = 16;      // most query rows (tokens x heads of a group) sharing keys
 constexpr int kMaxWidth = 256;     // widest head
 constexpr int kMaxVectors = kMaxWidth / kLanes;
-
-Vec broadcast(float x) { return x - Vec{}; }
-
-Vec load(const float* from) {
-  Vec result;
-  std::memcpy(&result, from, sizeof(result));
-  return result;
-}
-
-Vec load(const half* from) {
-#if defined(__AVX512F__) || defined(__F16C__)
-  // GCC converts a vector of these lane by lane unless told otherwise.
-  float result[kLanes];
-#if defined(__AVX512F__)
-  const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
-  _mm512_storeu_ps(result, _mm512_cvtph_ps(halves));
-#else
-  const __m128i* halves = reinterpret_cast<const __m128i*>(from);
-  _mm256_storeu_ps(result, _mm256_cvtph_ps(_mm_loadu_si128(halves)));
-  _mm256_storeu_ps(result + 8, _mm256_cvtph_ps(_mm_loadu_si128(halves + 1)));
-#endif
-  return load(result);
-#else
-  typedef half HalfVec __attribute__((vector_size(kLanes * sizeof(half)), aligned(2)));
-  HalfVec result;
-  std::memcpy(&result, from, sizeof(result));
-  return __builtin_convertvector(result, Vec);
-#endif
-}
-
-void store(float* to, Vec x) { std::memcpy(to, &x, sizeof(x)); }
 
 // Halves a and b by adding lanes kStep apart; runs of kStep lanes of a and b alternate in the
 // result.
@@ -312,19 +275,19 @@ class Attention {
   template <typename T>
   void gather(const Tile& tile, int64_t base, int keys, int vectors, float* k, float* v) const {
     const int stride = vectors * kLanes;
-    const T* all_keys = static_cast<const T*>(cache_.keys(layer_, tile.kv_head));
-    const T* all_values = static_cast<const T*>(cache_.values(layer_, tile.kv_head));
     for (int j = 0; j < keys;) {
-      // Cells of one page follow each other.
+      // Cells of one page follow each other, up to the end of a block.
       const int64_t in_page = step_.page_size - (base + j) % step_.page_size;
-      const int end = int(std::min<int64_t>(keys, j + in_page));
-      int64_t from = step_.cell(*tile.sequence, base + j) * stride;
-      for (; j < end; j++, from += stride) {
-        for (int i = 0; i < stride; i += kLanes) {
-          store(k + j * stride + i, load(all_keys + from + i));
-          store(v + j * stride + i, load(all_values + from + i));
-        }
+      const int64_t cell = step_.cell(*tile.sequence, base + j);
+      const int64_t in_block = KvCache::block_end(cell) - cell;
+      const int run = int(std::min({int64_t(keys - j), in_page, in_block}));
+      const T* from_keys = cache_.key<T>(layer_, tile.kv_head, cell);
+      const T* from_values = cache_.value<T>(layer_, tile.kv_head, cell);
+      for (int i = 0; i < run * stride; i += kLanes) {
+        store(k + j * stride + i, load(from_keys + i));
+        store(v + j * stride + i, load(from_values + i));
       }
+      j += run;
     }
     // Keys are scored kLanes at a time; those past the last are masked, but must be numbers.
     const int padded = (keys + kLanes - 1) / kLanes * kLanes;

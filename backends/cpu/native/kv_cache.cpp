@@ -10,9 +10,9 @@ void Unmap::operator()(uint8_t* bytes) const { munmap(bytes, size); }
 
 bool KvCache::allocate(int64_t cells) {
   bytes_.reset();
-  cells_ = 0;
+  const size_t whole_blocks = size_t(block_end(cells - 1));
   size_t size;
-  if (__builtin_mul_overflow(size_t(cells), shape_.bytes_per_cell(), &size)) {
+  if (__builtin_mul_overflow(whole_blocks, shape_.bytes_per_cell(), &size)) {
     return false;
   }
   // Pages come zeroed, and only as cells are first used.
@@ -20,29 +20,36 @@ bool KvCache::allocate(int64_t cells) {
   if (bytes == MAP_FAILED) {
     return false;
   }
+#ifdef MADV_HUGEPAGE
+  madvise(bytes, size, MADV_HUGEPAGE);
+#endif
   bytes_ = std::unique_ptr<uint8_t[], Unmap>(static_cast<uint8_t*>(bytes), Unmap{size});
-  cells_ = cells;
   return true;
 }
 
 namespace {
 
 template <typename T>
+void convert(const float* from, T* to, int n) {
+  int i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    store(to + i, load(from + i));
+  }
+  for (; i < n; i++) {
+    to[i] = T(from[i]);
+  }
+}
+
+template <typename T>
 void append_as(const KvCache& cache, const StepView& step, int layer, const float* k,
                const float* v, int64_t begin, int64_t end) {
   const int width = cache.shape().head_width;
-  const int stride = cache.shape().padded_width();
   const int kv_heads = cache.shape().kv_heads;
-  for (int head = 0; head < kv_heads; head++) {
-    T* keys = static_cast<T*>(cache.keys(layer, head));
-    T* values = static_cast<T*>(cache.values(layer, head));
-    for (int64_t row = begin; row < end; row++) {
+  for (int64_t row = begin; row < end; row++) {
+    for (int head = 0; head < kv_heads; head++) {
       const int64_t from = (row * kv_heads + head) * width;
-      const int64_t to = step.cells[row] * stride;
-      for (int i = 0; i < width; i++) {
-        keys[to + i] = T(k[from + i]);
-        values[to + i] = T(v[from + i]);
-      }
+      convert(k + from, cache.key<T>(layer, head, step.cells[row]), width);
+      convert(v + from, cache.value<T>(layer, head, step.cells[row]), width);
     }
   }
 }

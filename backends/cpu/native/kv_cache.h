@@ -6,14 +6,11 @@
 #include <memory>
 #include <vector>
 
+#include "vector.h"
+
 namespace astrai {
 
-using half = _Float16;
-
 enum class KvType : int32_t { kFloat16 = 0, kFloat32 = 1 };
-
-// One vector register's worth of floats; heads are padded to whole ones.
-constexpr int kLanes = 16;
 
 struct KvShape {
   int layers;
@@ -21,6 +18,7 @@ struct KvShape {
   int head_width;
   KvType type;
 
+  // In whole vectors.
   int padded_width() const { return (head_width + kLanes - 1) / kLanes * kLanes; }
   size_t element_size() const { return type == KvType::kFloat16 ? sizeof(half) : sizeof(float); }
   size_t bytes_per_cell() const {
@@ -33,30 +31,43 @@ struct Unmap {
   void operator()(uint8_t* bytes) const;
 };
 
-// Storage laid out [layer][key or value][kv head][cell][padded width], zero at first.
+// Storage laid out [block of cells][layer][key or value][kv head][cell][padded width], zero at
+// first. Blocks keep what is in use together, so that it fits on few huge pages: memory is taken
+// as blocks are first used, and a step reads whole pages of it.
 class KvCache {
  public:
   explicit KvCache(const KvShape& shape) : shape_(shape) {}
 
   const KvShape& shape() const { return shape_; }
-  int64_t cells() const { return cells_; }
 
   // Drops what was there. False where the memory cannot be had.
   bool allocate(int64_t cells);
 
-  // The first cell of one head's keys or values in one layer.
-  void* keys(int layer, int kv_head) const { return at(layer, 0, kv_head); }
-  void* values(int layer, int kv_head) const { return at(layer, 1, kv_head); }
+  // One head's key or value in one layer. Those of the next cells follow it, up to block_end.
+  template <typename T>
+  T* key(int layer, int kv_head, int64_t cell) const {
+    return static_cast<T*>(at(layer, 0, kv_head, cell));
+  }
+  template <typename T>
+  T* value(int layer, int kv_head, int64_t cell) const {
+    return static_cast<T*>(at(layer, 1, kv_head, cell));
+  }
+
+  // The first cell after this one's block.
+  static int64_t block_end(int64_t cell) { return (cell / kBlockCells + 1) * kBlockCells; }
 
  private:
-  void* at(int layer, int which, int kv_head) const {
+  static constexpr int64_t kBlockCells = 1024;
+
+  void* at(int layer, int which, int kv_head, int64_t cell) const {
     const size_t plane = (size_t(layer) * 2 + which) * shape_.kv_heads + kv_head;
-    const size_t plane_bytes = size_t(cells_) * shape_.padded_width() * shape_.element_size();
-    return bytes_.get() + plane * plane_bytes;
+    const size_t planes = size_t(shape_.layers) * 2 * shape_.kv_heads;
+    const size_t index = (size_t(cell / kBlockCells) * planes + plane) * kBlockCells +
+                         size_t(cell % kBlockCells);
+    return bytes_.get() + index * shape_.padded_width() * shape_.element_size();
   }
 
   KvShape shape_;
-  int64_t cells_ = 0;
   std::unique_ptr<uint8_t[], Unmap> bytes_;
 };
 

@@ -46,8 +46,18 @@ Tensor& update_and_attend(KernelRuntimeContext& context, const Tensor& q, const 
   return out;
 }
 
-// astrai::rotate: half-split rotary embedding of x [T, heads, 1, D] by cos and sin [T, half];
-// component i turns with i + half, those from 2 * half on stay.
+// One head: component i turns with i + half_width, those from 2 * half_width on stay.
+void rotate_head(const float* from, const float* __restrict cos, const float* __restrict sin,
+                 int64_t half_width, int64_t width, float* __restrict to) {
+  for (int64_t i = 0; i < half_width; i++) {
+    const float first = from[i], second = from[i + half_width];
+    to[i] = first * cos[i] - second * sin[i];
+    to[i + half_width] = second * cos[i] + first * sin[i];
+  }
+  std::copy(from + 2 * half_width, from + width, to + 2 * half_width);
+}
+
+// astrai::rotate: half-split rotary embedding of x [T, heads, 1, D] by cos and sin [T, half].
 Tensor& rotate(KernelRuntimeContext& context, const Tensor& x, const Tensor& cos,
                const Tensor& sin, Tensor& out) {
   ET_KERNEL_CHECK_MSG(context,
@@ -58,23 +68,20 @@ Tensor& rotate(KernelRuntimeContext& context, const Tensor& x, const Tensor& cos
   ET_KERNEL_CHECK(
       context, resize(out, {x.sizes().begin(), x.sizes().end()}) == Error::Ok, InvalidArgument,
       out);
+  constexpr int64_t kHeadsWorthAThread = 512;
   const int64_t half_width = cos.size(1), width = x.size(3), heads = x.size(1);
   const float* all_x = x.const_data_ptr<float>();
   const float* all_cos = cos.const_data_ptr<float>();
   const float* all_sin = sin.const_data_ptr<float>();
   float* all_out = out.mutable_data_ptr<float>();
-  for (int64_t row = 0; row < x.size(0) * heads; row++) {
-    const float* c = all_cos + row / heads * half_width;
-    const float* s = all_sin + row / heads * half_width;
-    const float* from = all_x + row * width;
-    float* to = all_out + row * width;
-    for (int64_t i = 0; i < half_width; i++) {
-      const float first = from[i], second = from[i + half_width];
-      to[i] = first * c[i] - second * s[i];
-      to[i + half_width] = second * c[i] + first * s[i];
-    }
-    std::copy(from + 2 * half_width, from + width, to + 2 * half_width);
-  }
+  executorch::extension::parallel_for(
+      0, x.size(0) * heads, kHeadsWorthAThread, [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; row++) {
+          const int64_t angles = row / heads * half_width;
+          rotate_head(all_x + row * width, all_cos + angles, all_sin + angles, half_width, width,
+                      all_out + row * width);
+        }
+      });
   return out;
 }
 

@@ -8,6 +8,7 @@
 #include <executorch/runtime/platform/platform.h>
 #include <executorch/runtime/platform/runtime.h>
 
+#include "huge_pages.h"
 #include "program.h"
 
 // The wheel's thread pool library exports this class but ships no header for it.
@@ -83,11 +84,13 @@ ASTRAI_EXPORT Program* astrai_open(const char* path, int layers, int kv_heads, i
   const KvShape shape{layers, kv_heads, head_width, KvType(kv_type)};
   auto program = std::make_unique<Program>(path, shape,
                                            std::vector<int64_t>(windows, windows + layers));
+  const auto before = anonymous_memory();
   const Error status = program->module.load_forward();
   if (status != Error::Ok) {
     fail(error, "ExecuTorch cannot load it: error 0x%x", unsigned(status));
     return nullptr;
   }
+  use_huge_pages_since(before);
   open_programs++;
   return program.release();
 }
