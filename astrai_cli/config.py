@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 INT32_MAX = 2**31 - 1
 MAX_REQUEST_BYTES = 32 * 2**20
+MAX_CHOICES = 128
 
 
 def _user_dir(variable: str, fallback: str) -> Path:
@@ -210,6 +211,12 @@ class ServeConfig(Group):
     port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
     served_model_name: str | None = Field(
         None, description="Model id clients see; the model's own when left out."
+    )
+    max_choices: int = Field(
+        8,
+        ge=1,
+        le=MAX_CHOICES,
+        description="Most answers to one prompt that a request may ask for with `n`.",
     )
     max_request_bytes: int = Field(
         MAX_REQUEST_BYTES,

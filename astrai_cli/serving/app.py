@@ -19,17 +19,21 @@ from astrai_cli.serving.middleware import RequestLog
 from astrai_cli.serving.openai import OpenAIResponseBuilder
 from astrai_cli.serving.prometheus import CONTENT_TYPE
 from astrai_cli.serving.protocol import ProtocolHandler
+from astrai_cli.serving.sessions import SessionEndpoints
 from astrai_cli.worker.client import WorkerState
 
 
 def create_app(engine: ServingEngine) -> ASGIApp:
     """The HTTP API of one served model."""
     endpoints = _Endpoints(engine)
+    sessions = SessionEndpoints(engine)
     app = Starlette(
         routes=[
             Route("/v1/chat/completions", endpoints.chat_completions, methods=["POST"]),
             Route("/v1/models", endpoints.models),
             Route("/v1/models/{model:path}", endpoints.model),
+            Route("/v1/sessions/{session_id:path}/reset", sessions.reset, methods=["POST"]),
+            Route("/v1/sessions/{session_id:path}", sessions.delete, methods=["DELETE"]),
             Route("/health", endpoints.health),
             Route("/stats", endpoints.stats),
             Route("/metrics", endpoints.metrics),

@@ -7,13 +7,16 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from astrai_cli.engine.request import Event, GenerationRequest
-from astrai_cli.errors import ContextOverflowError
+from astrai_cli.engine.detokenize import TokenBytes
+from astrai_cli.engine.request import GenerationRequest
+from astrai_cli.errors import ContextOverflowError, InvalidInputError
 from astrai_cli.models.text import TextModel
 from astrai_cli.serving.errors import RequestError
 from astrai_cli.serving.metrics import ServerMetrics
 from astrai_cli.serving.templates import ChatTemplate, Message
+from astrai_cli.serving.transcripts import ChatPrompt, Transcripts, encode_chat
 from astrai_cli.worker.client import WorkerClient
+from astrai_cli.worker.streams import ChoiceEvent
 
 ALIAS = "astrai"
 """A model id that every server answers to."""
@@ -27,16 +30,31 @@ class ServingEngine:
     text: TextModel
     template: ChatTemplate
     client: WorkerClient
+    token_bytes: TokenBytes
+    transcripts: Transcripts
+    max_choices: int
     metrics: ServerMetrics = field(default_factory=ServerMetrics)
     created: int = field(default_factory=lambda: int(time.time()))
 
     @classmethod
-    def create(cls, text: TextModel, client: WorkerClient, model_id: str | None) -> ServingEngine:
+    def create(
+        cls, text: TextModel, client: WorkerClient, model_id: str | None, max_choices: int
+    ) -> ServingEngine:
         """With the model's own template and name, where it has them and none is given.
 
         Raises ArtifactError for a template that does not compile.
         """
-        return cls(model_id or text.name, text, ChatTemplate.of(text), client)
+        transcripts = Transcripts()
+        client.on_session_lost = transcripts.forget
+        return cls(
+            model_id=model_id or text.name,
+            text=text,
+            template=ChatTemplate.of(text),
+            client=client,
+            token_bytes=TokenBytes(text.tokenizer),
+            transcripts=transcripts,
+            max_choices=max_choices,
+        )
 
     @property
     def max_context(self) -> int:
@@ -53,25 +71,55 @@ class ServingEngine:
                 param="model",
             )
 
-    def encode_chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """The prompt's token ids.
+    def check_choices(self, n: int) -> None:
+        """Raises InvalidInputError for more answers to a prompt than there may ever be."""
+        most = min(self.max_choices, self.client.hello.capacity.max_inflight_requests)
+        if n > most:
+            raise InvalidInputError(f"n is {n}; this server gives at most {most}", param="n")
+
+    def encode_chat(self, messages: Sequence[Message], session_id: str | None) -> ChatPrompt:
+        """The prompt of a conversation; in a session, with the ids of its answers.
 
         Raises InvalidInputError where the template refuses the messages and
         ContextOverflowError where the context has no room for an answer.
         """
-        prompt = tuple(self.text.encode_prompt(self.template.render(messages)))
+        prompt = encode_chat(
+            messages,
+            lambda some, begin: self.template.render(some, add_generation_prompt=begin),
+            self.text,
+            None if session_id is None else self.transcripts.get(session_id),
+        )
         # The engine would refuse it too, but only after all of it had been sent there.
-        if len(prompt) >= self.max_context:
+        if len(prompt.ids) >= self.max_context:
             raise ContextOverflowError(
-                f"the prompt has {len(prompt)} tokens; the context of {self.max_context} "
+                f"the prompt has {len(prompt.ids)} tokens; the context of {self.max_context} "
                 "must hold it and an answer",
                 param="messages",
             )
         return prompt
 
-    def generate_async(self, request: GenerationRequest) -> AsyncGenerator[Event, None]:
-        """The events of an answer; see WorkerClient.generate_async."""
-        return self.metrics.timed(self.client.generate_async(request))
+    def generate_choices(
+        self, request: GenerationRequest, n: int
+    ) -> AsyncGenerator[ChoiceEvent, None]:
+        """The events of n answers; see WorkerClient.generate_choices."""
+        return self.metrics.timed(self.client.generate_choices(request, n))
+
+    def remember(
+        self, session_id: str, prompt: ChatPrompt, answer: Message, token_ids: Sequence[int]
+    ) -> None:
+        """An answer ended well: a next turn of the session may go on from its ids."""
+        capacity = self.client.hello.capacity.max_sessions
+        self.transcripts.record(session_id, prompt, answer, token_ids, capacity)
+
+    async def reset_session(self, session_id: str) -> None:
+        """Raises SessionNotFoundError, SessionBusyError, EngineUnavailableError."""
+        await self.client.reset_session(session_id)
+        self.transcripts.forget(session_id)
+
+    async def delete_session(self, session_id: str) -> None:
+        """Raises as reset_session does."""
+        await self.client.delete_session(session_id)
+        self.transcripts.forget(session_id)
 
     async def get_stats(self) -> dict[str, Any]:
         """The engine's statistics and the worker's."""

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from math import ceil
 from typing import Any
 
 from pydantic import ValidationError
@@ -35,6 +36,7 @@ BOUND_ERRORS = {
     "less_than",
     "less_than_equal",
     "literal_error",
+    "string_pattern_mismatch",
     "string_too_long",
     "string_too_short",
     "too_long",
@@ -112,7 +114,8 @@ def _astrai_problem(error: AstraiError) -> Problem:
     message = str(error)
     headers = {}
     if error.status in {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE}:
-        headers["retry-after"] = str(RETRY_AFTER_SECONDS)
+        seconds = getattr(error, "retry_after", RETRY_AFTER_SECONDS)
+        headers["retry-after"] = str(ceil(seconds))
     return Problem(
         error.status,
         error.code,

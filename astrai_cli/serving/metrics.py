@@ -11,10 +11,11 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from astrai_cli.engine.request import Event, Piece
+from astrai_cli.engine.request import Piece
 from astrai_cli.errors import EngineUnavailableError
 from astrai_cli.serving.prometheus import Family, Histogram, Kind, Sample, render
 from astrai_cli.worker.client import WorkerClient
+from astrai_cli.worker.streams import ChoiceEvent
 
 # A worker in the midst of a long step answers late; one that hangs must not hang the page too.
 STATS_TIMEOUT_SECONDS = 5.0
@@ -52,17 +53,20 @@ class ServerMetrics:
     def count_response(self, route: str, status: int) -> None:
         self._responses[route, status] += 1
 
-    async def timed(self, events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
+    async def timed(
+        self, events: AsyncGenerator[ChoiceEvent, None]
+    ) -> AsyncGenerator[ChoiceEvent, None]:
         """The same events; closing this closes them."""
-        last = time.perf_counter()
-        histogram = self._first_token
+        started = time.perf_counter()
+        last: dict[int, float] = {}
         async with aclosing(events):
-            async for event in events:
+            async for choice, event in events:
                 if isinstance(event, Piece) and event.token_ids:
                     now = time.perf_counter()
-                    histogram.observe(now - last)
-                    histogram, last = self._next_token, now
-                yield event
+                    histogram = self._next_token if choice in last else self._first_token
+                    histogram.observe(now - last.get(choice, started))
+                    last[choice] = now
+                yield choice, event
 
     async def page(self, client: WorkerClient) -> str:
         """All metrics; without the engine's where the worker does not answer."""

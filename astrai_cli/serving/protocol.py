@@ -5,33 +5,43 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from astrai_cli.engine.detokenize import TokenBytes
 from astrai_cli.engine.request import (
     Event,
     Finish,
     GenerationRequest,
     Piece,
     SamplingParams,
+    TokenLogprob,
+    Usage,
 )
 from astrai_cli.errors import EngineUnavailableError
 from astrai_cli.serving.engine import ServingEngine
 from astrai_cli.serving.errors import Problem, problem_of
 from astrai_cli.serving.http import read_body, until_disconnect
+from astrai_cli.serving.schemas import GenerationBody
+from astrai_cli.serving.sessions import session_of
 from astrai_cli.serving.sse import EventStream
+from astrai_cli.serving.templates import Message
+from astrai_cli.serving.transcripts import ChatPrompt
+from astrai_cli.worker.streams import ChoiceEvent
 
-Body = TypeVar("Body", bound=BaseModel)
+Body = TypeVar("Body", bound=GenerationBody)
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseContext:
-    """What a builder remembers of a request while it is answered."""
+    """What a builder remembers of a request while it is answered.
+
+    n: how many answers there are to be. logprobs: as in GenerationRequest.
+    """
 
     id: str
     model: str
@@ -40,11 +50,53 @@ class ResponseContext:
     sampling: SamplingParams
     max_tokens: int | None
     ignore_eos: bool
+    token_bytes: TokenBytes
+    stop_token_ids: tuple[int, ...] = ()
+    logprobs: int | None = None
+    n: int = 1
+    session_id: str | None = None
     created: int = field(default_factory=lambda: int(time.time()))
 
 
-Prepared = tuple[tuple[int, ...], ResponseContext, tuple[str, ...]]
-"""The prompt's token ids, the context, the stop strings."""
+Prepared = tuple[ChatPrompt, ResponseContext, tuple[str, ...]]
+"""The prompt, the context, the stop strings."""
+
+
+class Choice:
+    """One of the answers to a request, as far as it has come."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.token_ids: list[int] = []
+        self.logprobs: list[TokenLogprob] = []
+        self._texts: list[str] = []
+        self._finish: Finish | None = None
+
+    @property
+    def text(self) -> str:
+        return "".join(self._texts)
+
+    @property
+    def finish(self) -> Finish:
+        """Its end. Raises EngineUnavailableError where it has none."""
+        if self._finish is None:
+            raise EngineUnavailableError("the answer has no end")
+        return self._finish
+
+    def take(self, event: Event) -> None:
+        if isinstance(event, Finish):
+            self._finish = event
+        else:
+            self._texts.append(event.text)
+            self.token_ids += event.token_ids
+            self.logprobs += event.logprobs
+
+
+def usage_of(choices: Sequence[Choice]) -> Usage:
+    """The tokens of all answers to one prompt, which is counted once."""
+    first = choices[0].finish.usage
+    n_completion = sum(choice.finish.usage.completion_tokens for choice in choices)
+    return Usage(first.prompt_tokens, n_completion, first.cached_tokens)
 
 
 class ResponseBuilder(ABC, Generic[Body]):
@@ -53,7 +105,7 @@ class ResponseBuilder(ABC, Generic[Body]):
     request_model: type[Body]
 
     @abstractmethod
-    def prepare(self, request: Body, engine: ServingEngine) -> Prepared:
+    def prepare(self, request: Body, engine: ServingEngine, session_id: str | None) -> Prepared:
         """Check a request and make its prompt. May take long; runs beside the event loop."""
 
     @abstractmethod
@@ -61,16 +113,24 @@ class ResponseBuilder(ABC, Generic[Body]):
         """The events before the first piece."""
 
     @abstractmethod
-    def format_chunk(self, ctx: ResponseContext, piece: Piece) -> str:
-        """The events of a piece that has text."""
+    def format_chunk(self, ctx: ResponseContext, choice: Choice, piece: Piece) -> str:
+        """The events of a piece of a choice, which has taken it; none where there is no news."""
 
     @abstractmethod
-    def format_stream_end(self, ctx: ResponseContext, finish: Finish) -> str:
-        """The events that end an answer."""
+    def format_choice_end(self, ctx: ResponseContext, choice: Choice) -> str:
+        """The events that end one choice."""
 
     @abstractmethod
-    def format_response(self, ctx: ResponseContext, text: str, finish: Finish) -> dict[str, Any]:
+    def format_stream_end(self, ctx: ResponseContext, choices: Sequence[Choice]) -> str:
+        """The events after the end of all choices."""
+
+    @abstractmethod
+    def format_response(self, ctx: ResponseContext, choices: Sequence[Choice]) -> dict[str, Any]:
         """The body of an answer that is not streamed."""
+
+    @abstractmethod
+    def message(self, ctx: ResponseContext, choice: Choice) -> Message:
+        """A finished choice as the message a client sends back in its next request."""
 
     @abstractmethod
     def format_error(self, problem: Problem) -> dict[str, Any]:
@@ -103,58 +163,104 @@ class ProtocolHandler(Generic[Body]):
     async def _answer(self) -> Response:
         raw = await read_body(self._request, self._engine.client.max_request_bytes)
         body = self._builder.request_model.model_validate_json(raw)
-        prompt, ctx, stops = await asyncio.to_thread(self._builder.prepare, body, self._engine)
-        events = self._engine.generate_async(
+        session_id = session_of(body.session_id, self._request.headers)
+        prompt, ctx, stops = await asyncio.to_thread(
+            self._builder.prepare, body, self._engine, session_id
+        )
+        events = self._engine.generate_choices(
             GenerationRequest(
-                prompt=prompt,
+                prompt=prompt.ids,
                 sampling=ctx.sampling,
                 max_tokens=ctx.max_tokens,
                 stop=stops,
+                stop_token_ids=ctx.stop_token_ids,
                 ignore_eos=ctx.ignore_eos,
-            )
+                logprobs=ctx.logprobs,
+                session_id=ctx.session_id,
+            ),
+            ctx.n,
         )
+        answers = Answers(self._engine, self._builder, prompt, ctx)
         handle = self._handle_stream if ctx.stream else self._handle_non_stream
-        return await handle(events, ctx)
+        return await handle(events, answers)
 
     async def _handle_stream(
-        self, events: AsyncGenerator[Event, None], ctx: ResponseContext
+        self, events: AsyncGenerator[ChoiceEvent, None], answers: Answers[Body]
     ) -> Response:
         """Wait for the first event, so that an error before it is answered with its status."""
         first = await until_disconnect(self._request.receive, _next(events))
-        return EventStream(self._chunks(first, events, ctx), source=events)
+        return EventStream(_chunks(first, events, answers), source=events)
 
     async def _handle_non_stream(
-        self, events: AsyncGenerator[Event, None], ctx: ResponseContext
+        self, events: AsyncGenerator[ChoiceEvent, None], answers: Answers[Body]
     ) -> Response:
-        text, finish = await until_disconnect(self._request.receive, _collect(events))
-        return JSONResponse(self._builder.format_response(ctx, text, finish))
+        await until_disconnect(self._request.receive, _collect(events, answers))
+        return JSONResponse(answers.response())
 
-    async def _chunks(
-        self, first: Event, events: AsyncGenerator[Event, None], ctx: ResponseContext
-    ) -> AsyncGenerator[str, None]:
-        try:
-            yield self._builder.format_stream_start(ctx) + self._format(ctx, first)
-            async for event in events:
-                if chunk := self._format(ctx, event):
-                    yield chunk
-        except Exception as error:
-            yield self._builder.format_stream_error(problem_of(error))
 
-    def _format(self, ctx: ResponseContext, event: Event) -> str:
+class Answers(Generic[Body]):
+    """The choices of one request on their way to its client."""
+
+    def __init__(
+        self,
+        engine: ServingEngine,
+        builder: ResponseBuilder[Body],
+        prompt: ChatPrompt,
+        ctx: ResponseContext,
+    ) -> None:
+        self._engine = engine
+        self._builder = builder
+        self._prompt = prompt
+        self._ctx = ctx
+        self._choices = [Choice(index) for index in range(ctx.n)]
+
+    def take(self, index: int, event: Event) -> Choice:
+        """Add an event to its choice; what ended well is remembered in its session."""
+        choice = self._choices[index]
+        choice.take(event)
+        # An answer without the stop string that was removed is not what was generated.
+        if isinstance(event, Finish) and event.matched_stop is None and self._ctx.session_id:
+            message = self._builder.message(self._ctx, choice)
+            self._engine.remember(self._ctx.session_id, self._prompt, message, choice.token_ids)
+        return choice
+
+    def start(self) -> str:
+        return self._builder.format_stream_start(self._ctx)
+
+    def chunk(self, index: int, event: Event) -> str:
+        """Take an event; what to send of it."""
+        choice = self.take(index, event)
         if isinstance(event, Finish):
-            return self._builder.format_stream_end(ctx, event)
-        return self._builder.format_chunk(ctx, event) if event.text else ""
+            return self._builder.format_choice_end(self._ctx, choice)
+        return self._builder.format_chunk(self._ctx, choice, event)
+
+    def end(self) -> str:
+        return self._builder.format_stream_end(self._ctx, self._choices)
+
+    def error(self, error: Exception) -> str:
+        return self._builder.format_stream_error(problem_of(error))
+
+    def response(self) -> dict[str, Any]:
+        return self._builder.format_response(self._ctx, self._choices)
 
 
-async def _next(events: AsyncGenerator[Event, None]) -> Event:
+async def _chunks(
+    first: ChoiceEvent, events: AsyncGenerator[ChoiceEvent, None], answers: Answers[Any]
+) -> AsyncGenerator[str, None]:
+    try:
+        yield answers.start() + answers.chunk(*first)
+        async for event in events:
+            if chunk := answers.chunk(*event):
+                yield chunk
+        yield answers.end()
+    except Exception as error:
+        yield answers.error(error)
+
+
+async def _next(events: AsyncGenerator[ChoiceEvent, None]) -> ChoiceEvent:
     return await anext(events)
 
 
-async def _collect(events: AsyncGenerator[Event, None]) -> tuple[str, Finish]:
-    """The whole text, and the finish that every answer ends with."""
-    texts: list[str] = []
+async def _collect(events: AsyncGenerator[ChoiceEvent, None], answers: Answers[Any]) -> None:
     async for event in events:
-        if isinstance(event, Finish):
-            return "".join(texts), event
-        texts.append(event.text)
-    raise EngineUnavailableError("the answer has no end")
+        answers.take(*event)

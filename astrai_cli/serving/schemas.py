@@ -14,7 +14,19 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-INT32_MAX = 2**31 - 1
+from astrai_cli.config import INT32_MAX, MAX_CHOICES
+from astrai_cli.engine.request import SamplingParams
+from astrai_cli.engine.sampling.logprobs import MAX_TOP_LOGPROBS
+from astrai_cli.engine.sampling.params import (
+    MAX_BIAS,
+    MAX_BIASED_TOKENS,
+    MAX_PENALTY,
+    MAX_REPETITION_PENALTY,
+    MIN_REPETITION_PENALTY,
+)
+from astrai_cli.engine.sessions import MAX_ID_LENGTH
+from astrai_cli.engine.stops import MAX_STOP_CHARS, MAX_STOPS
+
 UNSUPPORTED = "unsupported_parameter"
 
 
@@ -97,10 +109,21 @@ class StreamOptions(Body):
     include_obfuscation: Annotated[bool, only(False)] = False
 
 
-StopString = Annotated[str, Field(min_length=1, max_length=1024)]
+StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
+TokenKey = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,9})$")]
+"""A token id as a key of a JSON object."""
+
+Bias = Annotated[float, Field(ge=-MAX_BIAS, le=MAX_BIAS)]
+SessionId = Annotated[str, Field(min_length=1, max_length=MAX_ID_LENGTH)]
 
 
-class ChatCompletionRequest(Body):
+class GenerationBody(Body):
+    """What the bodies of all protocols have that ask for an answer."""
+
+    session_id: SessionId | None = None
+
+
+class ChatCompletionRequest(GenerationBody):
     """The body of `POST /v1/chat/completions`."""
 
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
@@ -116,7 +139,15 @@ class ChatCompletionRequest(Body):
     stop: Annotated[
         list[StopString], _wrap(str, lambda stop: [stop] if stop else []), Field(max_length=16)
     ] = []
+    stop_token_ids: Annotated[list[int], Field(max_length=MAX_STOPS)] = []
     ignore_eos: bool = False
+    repetition_penalty: float = Field(1.0, ge=MIN_REPETITION_PENALTY, le=MAX_REPETITION_PENALTY)
+    presence_penalty: float = Field(0.0, ge=-MAX_PENALTY, le=MAX_PENALTY)
+    frequency_penalty: float = Field(0.0, ge=-MAX_PENALTY, le=MAX_PENALTY)
+    logit_bias: Annotated[dict[TokenKey, Bias], Field(max_length=MAX_BIASED_TOKENS)] = {}
+    logprobs: bool = False
+    top_logprobs: int = Field(0, ge=0, le=MAX_TOP_LOGPROBS)
+    n: int = Field(1, ge=1, le=MAX_CHOICES)
     stream: bool = False
     stream_options: StreamOptions | None = None
 
@@ -129,12 +160,6 @@ class ChatCompletionRequest(Body):
     parallel_tool_calls: bool = True
 
     # Accepted only where they ask for what happens anyway.
-    n: Annotated[int, Field(ge=1, le=128), only(1)] = 1
-    frequency_penalty: Annotated[float, Field(ge=-2.0, le=2.0), only(0)] = 0.0
-    presence_penalty: Annotated[float, Field(ge=-2.0, le=2.0), only(0)] = 0.0
-    logit_bias: Annotated[dict[str, float], only({})] = {}
-    logprobs: Annotated[bool, only(False)] = False
-    top_logprobs: Annotated[int, Field(ge=0, le=20), only(0)] = 0
     modalities: Annotated[list[str], only(["text"])] = ["text"]
     response_format: Annotated[dict[str, Any], only({"type": "text"})] = {"type": "text"}
     tools: Annotated[list[Any], only([])] = []
@@ -151,7 +176,23 @@ class ChatCompletionRequest(Body):
             )
         if self.stream_options is not None and not self.stream:
             raise PydanticCustomError("invalid_value", "stream_options needs stream to be true")
+        if self.top_logprobs and not self.logprobs:
+            raise PydanticCustomError("invalid_value", "top_logprobs needs logprobs to be true")
         return self
+
+    def sampling(self) -> SamplingParams:
+        return SamplingParams(
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            min_p=self.min_p,
+            # The protocol's seeds may be negative, the engine's may not.
+            seed=None if self.seed is None else self.seed % 2**63,
+            repetition_penalty=self.repetition_penalty,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            logit_bias=tuple((int(key), bias) for key, bias in self.logit_bias.items()),
+        )
 
     @property
     def token_limit(self) -> int | None:

@@ -52,7 +52,9 @@ def run_server(
             log_level=serve.log_level,
         )
         client = WorkerClient(config)
-        engine = ServingEngine.create(TextModel.read(source), client, serve.served_model_name)
+        engine = ServingEngine.create(
+            TextModel.read(source), client, serve.served_model_name, serve.max_choices
+        )
         configure_logging(serve.log_level, "server")
         uvloop.run(_Server(engine, serve, listener, on_ready).run())
 

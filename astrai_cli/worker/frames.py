@@ -12,12 +12,11 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from astrai_cli.config import MAX_REQUEST_BYTES
+from astrai_cli.config import MAX_CHOICES, MAX_REQUEST_BYTES
 from astrai_cli.engine.request import Finish, GenerationRequest, Piece
 from astrai_cli.errors import AstraiError, error_of
 
 PROTOCOL_VERSION = 2
-MAX_CHOICES = 128
 MAX_REPORT_BYTES = 2**20
 # What a message quotes may be of any length, and a report must not be.
 MAX_MESSAGE_CHARS = 4096

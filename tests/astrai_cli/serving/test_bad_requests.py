@@ -40,6 +40,12 @@ WRONG_SHAPE = {
     "stream a number": chat(stream=1),
     "stop a number": chat(stop=7),
     "model a number": chat(model=7),
+    "n a float": chat(n=1.5),
+    "logit_bias a list": chat(logit_bias=[[1, 2]]),
+    "a bias a string": chat(logit_bias={"1": "5"}),
+    "a stop id a string": chat(stop_token_ids=["1"]),
+    "logprobs a number": chat(logprobs=1),
+    "session_id a number": chat(session_id=1),
 }
 
 OUT_OF_BOUNDS = {
@@ -53,16 +59,20 @@ OUT_OF_BOUNDS = {
     "messages.0.role": said_by("robot", "hi"),
     "stop": chat(stop=["x"] * 17),
     "stop.0": chat(stop=["y" * 1025]),
+    "n": chat(n=9),
+    "frequency_penalty": chat(frequency_penalty=2.5),
+    "presence_penalty": chat(presence_penalty=-2.5),
+    "repetition_penalty": chat(repetition_penalty=0),
+    "logit_bias": chat(logit_bias={"99999999": 1}),
+    "logit_bias.1": chat(logit_bias={"1": 101}),
+    "logit_bias.one.[key]": chat(logit_bias={"one": 1}),
+    "top_logprobs": chat(logprobs=True, top_logprobs=21),
+    "stop_token_ids": chat(stop_token_ids=[-1]),
+    "session_id": chat(session_id=""),
     "metadata": chat(metadata={str(n): "x" for n in range(17)}),
 }
 
 UNSUPPORTED = {
-    "n": chat(n=2),
-    "frequency_penalty": chat(frequency_penalty=0.5),
-    "presence_penalty": chat(presence_penalty=-0.5),
-    "logit_bias": chat(logit_bias={"1": 5}),
-    "logprobs": chat(logprobs=True),
-    "top_logprobs": chat(top_logprobs=2),
     "tools": chat(tools=[{"type": "function", "function": {"name": "f"}}]),
     "tool_choice": chat(tool_choice="required"),
     "functions": chat(functions=[]),
@@ -143,7 +153,12 @@ def test_what_asks_for_nothing_special_is_accepted(parrot_server: ServerProcess)
 
 
 def test_pairs_that_contradict_each_other_are_refused(parrot_server: ServerProcess) -> None:
-    for body in (chat(max_completion_tokens=1), chat(stream_options={"include_usage": True})):
+    for body in (
+        chat(max_completion_tokens=1),
+        chat(stream_options={"include_usage": True}),
+        chat(top_logprobs=2),
+        chat(n=2, session_id="s"),
+    ):
         status, answer = post(parrot_server, body)
         assert (status, answer["error"]["code"]) == (400, "invalid_value")
 

@@ -44,3 +44,9 @@ def test_errors_have_a_status_a_code_and_a_type(
     assert body["error"]["type"] == f"{kind}_error"
     assert ("retry-after" in problem.headers) == (status in {429, 503})
     assert ("detail" in body) == (status == 503)
+
+
+@pytest.mark.parametrize(("seconds", "header"), [(0.2, "1"), (7.0, "7"), (7.01, "8")])
+def test_when_to_try_again_is_told_in_whole_seconds(seconds: float, header: str) -> None:
+    problem = problem_of(OverloadedError("m", retry_after=seconds))
+    assert problem.headers["retry-after"] == header

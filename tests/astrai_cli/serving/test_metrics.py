@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 from server_process import ServerProcess, running_server
 
-from astrai_cli.engine.request import Event, Finish, Piece, Usage
+from astrai_cli.engine.request import Finish, Piece, Usage
 from astrai_cli.serving.metrics import ServerMetrics
 from astrai_cli.serving.prometheus import CONTENT_TYPE, Family, Histogram, Sample, render
+from astrai_cli.worker.streams import ChoiceEvent
 
 Values = dict[str, float]
 
@@ -101,11 +102,11 @@ def test_it_answers_while_the_worker_is_down(server: ServerProcess) -> None:
 def test_closing_the_timed_events_closes_the_events() -> None:
     closed = False
 
-    async def events() -> AsyncGenerator[Event, None]:
+    async def events() -> AsyncGenerator[ChoiceEvent, None]:
         nonlocal closed
         try:
-            yield Piece("a", (1,))
-            yield Finish("stop", Usage(1, 1))
+            yield 0, Piece("a", (1,))
+            yield 0, Finish("stop", Usage(1, 1))
         finally:
             closed = True
 
