@@ -218,11 +218,16 @@ class Answers(Generic[Body]):
         """Add an event to its choice; what ended well is remembered in its session."""
         choice = self._choices[index]
         choice.take(event)
-        # An answer without the stop string that was removed is not what was generated.
-        if isinstance(event, Finish) and event.matched_stop is None and self._ctx.session_id:
+        if isinstance(event, Finish) and self._ctx.session_id and not self._is_cut(choice):
             message = self._builder.message(self._ctx, choice)
             self._engine.remember(self._ctx.session_id, self._prompt, message, choice.token_ids)
         return choice
+
+    def _is_cut(self, choice: Choice) -> bool:
+        """Whether a stop was removed, so that what is shown is not what was generated."""
+        finish, ids = choice.finish, choice.token_ids
+        stopped_at_id = finish.reason == "stop" and ids[-1] in self._ctx.stop_token_ids
+        return stopped_at_id or finish.matched_stop is not None
 
     def start(self) -> str:
         return self._builder.format_stream_start(self._ctx)

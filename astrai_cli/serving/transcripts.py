@@ -115,31 +115,29 @@ def encode_chat(
         mark = transcript.marks[n_marks - 1]
         if mark.n_messages > len(messages) or digests[mark.n_messages] != mark.digest:
             continue
-        ids = transcript.ids[: mark.n_tokens].tolist()
-        before = render(messages[: mark.n_messages], False)
-        rest = _rest(whole, before, ids[-1], text)
+        rest = _rest(whole, render(messages[: mark.n_messages], False), text)
         if rest is None:
             break
+        ids = transcript.ids[: mark.n_tokens].tolist()
+        # The rest closes the answer, however that ended.
+        if ids[-1] in text.special_tokens.eos:
+            ids.pop()
         ids += text.tokenizer.encode(rest, add_special_tokens=False).ids
         return ChatPrompt(tuple(ids), len(messages), digests[-1], transcript.marks[:n_marks])
     return ChatPrompt(tuple(text.encode_prompt(whole)), len(messages), digests[-1])
 
 
-def _rest(whole: str, before: str, last_id: int, text: TextModel) -> str | None:
-    """What follows an answer whose last id is last_id; None where that cannot be told.
+def _rest(whole: str, before: str, text: TextModel) -> str | None:
+    """What follows an answer, from the end token that closes it; None where that cannot be told.
 
-    before: the rendered messages up to the answer, which is closed by an end token. It
-    is part of the rest, unless the answer has it.
+    before: the rendered messages up to and with the answer.
     """
     if not whole.startswith(before):
         return None
     message = before.rstrip()
-    for end_id in text.special_tokens.eos:
-        end = text.tokenizer.id_to_token(end_id)
-        if end and message.endswith(end):
-            start = len(message) - (0 if last_id == end_id else len(end))
-            return whole[start:]
-    return None
+    ends = (text.tokenizer.id_to_token(end_id) for end_id in text.special_tokens.eos)
+    closing = next((end for end in ends if end and message.endswith(end)), None)
+    return None if closing is None else whole[len(message) - len(closing) :]
 
 
 def _digests(messages: Sequence[Message], options: Any) -> list[bytes]:

@@ -117,12 +117,16 @@ def test_a_streamed_turn_is_gone_on_from_too(server: ServerProcess) -> None:
     assert talk.say("And?")["cached"] == usage.total_tokens - 1
 
 
-def test_an_answer_cut_at_a_stop_is_taken_as_text(server: ServerProcess) -> None:
+@pytest.mark.parametrize("by", ["stop", "stop_token_ids"])
+def test_an_answer_cut_at_a_stop_is_taken_as_text(
+    server: ServerProcess, smollm2: RunnableModel, by: str
+) -> None:
+    paris = TextModel.read(smollm2.source).tokenizer.encode(" Paris").ids
     talk = Talk(server, "stopped", temperature=0, max_tokens=20)
-    talk.say("What is the capital of France?", stop=["Paris"])
+    cut = talk.say("What is the capital of France?", **{by: {"stop": ["Paris"]}.get(by, paris)})
     assert "Paris" not in talk.messages[-1]["content"]
-    usage = talk.say("And of Italy?")
-    assert usage["prompt_tokens"] > usage["cached"]
+    # What was generated and not shown is not in the next prompt.
+    assert talk.say("And of Italy?")["cached"] < cut["total_tokens"] - 1
 
 
 def test_the_body_goes_before_the_headers_and_these_in_their_order(server: ServerProcess) -> None:

@@ -78,6 +78,16 @@ def test_an_unfinished_answer_is_closed() -> None:
     assert prompt == (*history, END, *b"\n[user]c", END, *b"\n[assistant]")
 
 
+def test_an_answer_that_ended_in_another_end_token_is_closed_by_the_templates() -> None:
+    text = byte_text(END, 200)
+    transcripts = Transcripts()
+    prompt = encode_chat([user("a")], render, text, None)
+    transcripts.record("s", prompt, shown("b"), [201, 200], capacity=1)
+    messages = [user("a"), shown("b"), user("c")]
+    again = encode_chat(messages, render, text, transcripts.get("s"))
+    assert again.ids[len(prompt.ids) :][:3] == (201, END, ord("\n"))
+
+
 def test_another_answer_or_other_options_are_taken_as_text() -> None:
     session = Session()
     session.answer([user("a")], "b", [200, END])

@@ -212,6 +212,18 @@ def test_choices_that_do_not_all_fit_are_refused_together(babbler: Path) -> None
     asyncio.run(run())
 
 
+def test_an_error_in_one_choice_ends_them_all(babbler: Path) -> None:
+    async def run() -> None:
+        limits = {"max_decode_sequences": 1, "queue_timeout": 0.05, "max_context": 8192}
+        async with started(babbler, **limits) as client:
+            with pytest.raises(OverloadedError, match="no place"):
+                async for choice, event in client.generate_choices(ENDLESS, 2):
+                    assert (choice, isinstance(event, Piece)) == (0, True)
+            await until(lambda: nothing_runs(client))
+
+    asyncio.run(run())
+
+
 def test_sessions_are_ended_and_their_loss_is_told(babbler: Path) -> None:
     async def run() -> None:
         lost: list[str | None] = []
