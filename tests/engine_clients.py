@@ -23,7 +23,8 @@ GREEDY = SamplingParams(temperature=0)
 
 def alone(request: GenerationRequest) -> tuple[int, ...]:
     """What a request must give, computed from nothing but its own history."""
-    pipeline = SamplingPipeline.from_params(request.sampling, request.sampling.seed or 0)
+    seed = request.sampling.seed or 0
+    pipeline = SamplingPipeline.from_params(request.sampling, seed, request.prompt)
     history = list(request.prompt)
     assert request.max_tokens is not None
     for index in range(request.max_tokens):

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from astrai_cli.engine.request import Finish, Piece, TokenLogprob
-from astrai_cli.serving.engine import ServingEngine
-from astrai_cli.serving.errors import Problem, openai_error
-from astrai_cli.serving.logprobs import logprobs_object
-from astrai_cli.serving.protocol import (
+from astrai_cli.serving.builder import (
     Choice,
     Prepared,
     ResponseBuilder,
     ResponseContext,
     usage_of,
 )
+from astrai_cli.serving.engine import ServingEngine
+from astrai_cli.serving.errors import Problem, openai_error
+from astrai_cli.serving.logprobs import logprobs_object
 from astrai_cli.serving.schemas import ChatCompletionRequest
 from astrai_cli.serving.sse import data_event
 from astrai_cli.serving.templates import Message

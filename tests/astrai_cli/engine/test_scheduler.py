@@ -33,6 +33,8 @@ samplings = st.one_of(
         top_k=st.sampled_from([0, 5, 50]),
         top_p=st.sampled_from([0.7, 1.0]),
         seed=st.integers(0, 2**63 - 1),
+        repetition_penalty=st.sampled_from([1.0, 1.0, 1.3]),
+        frequency_penalty=st.sampled_from([0.0, 0.0, 0.7]),
     ),
 )
 requests = st.builds(

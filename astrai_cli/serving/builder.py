@@ -1,0 +1,132 @@
+"""What every protocol is: how its requests are read, and how its answers are written."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from astrai_cli.engine.detokenize import TokenBytes
+from astrai_cli.engine.request import (
+    Event,
+    Finish,
+    Piece,
+    SamplingParams,
+    TokenLogprob,
+    Usage,
+)
+from astrai_cli.errors import EngineUnavailableError
+from astrai_cli.serving.engine import ServingEngine
+from astrai_cli.serving.errors import Problem
+from astrai_cli.serving.schemas import GenerationBody
+from astrai_cli.serving.templates import Message
+from astrai_cli.serving.transcripts import ChatPrompt
+
+Body = TypeVar("Body", bound=GenerationBody)
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseContext:
+    """What a builder remembers of a request while it is answered.
+
+    n: how many answers there are to be. logprobs: as in GenerationRequest.
+    """
+
+    id: str
+    model: str
+    stream: bool
+    include_usage: bool
+    sampling: SamplingParams
+    max_tokens: int | None
+    ignore_eos: bool
+    token_bytes: TokenBytes
+    stop_token_ids: tuple[int, ...] = ()
+    logprobs: int | None = None
+    n: int = 1
+    session_id: str | None = None
+    created: int = field(default_factory=lambda: int(time.time()))
+
+
+Prepared = tuple[ChatPrompt, ResponseContext, tuple[str, ...]]
+"""The prompt, the context, the stop strings."""
+
+
+class Choice:
+    """One of the answers to a request, as far as it has come."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.token_ids: list[int] = []
+        self.logprobs: list[TokenLogprob] = []
+        self._texts: list[str] = []
+        self._finish: Finish | None = None
+
+    @property
+    def text(self) -> str:
+        return "".join(self._texts)
+
+    @property
+    def finish(self) -> Finish:
+        """Its end. Raises EngineUnavailableError where it has none."""
+        if self._finish is None:
+            raise EngineUnavailableError("the answer has no end")
+        return self._finish
+
+    def take(self, event: Event) -> None:
+        if isinstance(event, Finish):
+            self._finish = event
+        else:
+            self._texts.append(event.text)
+            self.token_ids += event.token_ids
+            self.logprobs += event.logprobs
+
+
+def usage_of(choices: Sequence[Choice]) -> Usage:
+    """The tokens of all answers to one prompt, which is counted once."""
+    first = choices[0].finish.usage
+    n_completion = sum(choice.finish.usage.completion_tokens for choice in choices)
+    return Usage(first.prompt_tokens, n_completion, first.cached_tokens)
+
+
+class ResponseBuilder(ABC, Generic[Body]):
+    """One protocol: how its requests are read and its answers written."""
+
+    request_model: type[Body]
+
+    @abstractmethod
+    def prepare(self, request: Body, engine: ServingEngine, session_id: str | None) -> Prepared:
+        """Check a request and make its prompt. May take long; runs beside the event loop."""
+
+    @abstractmethod
+    def format_stream_start(self, ctx: ResponseContext) -> str:
+        """The events before the first piece."""
+
+    @abstractmethod
+    def format_chunk(self, ctx: ResponseContext, choice: Choice, piece: Piece) -> str:
+        """The events of a piece of a choice, which has taken it; none where there is no news."""
+
+    @abstractmethod
+    def format_choice_end(self, ctx: ResponseContext, choice: Choice) -> str:
+        """The events that end one choice."""
+
+    @abstractmethod
+    def format_stream_end(self, ctx: ResponseContext, choices: Sequence[Choice]) -> str:
+        """The events after the end of all choices."""
+
+    @abstractmethod
+    def format_response(self, ctx: ResponseContext, choices: Sequence[Choice]) -> dict[str, Any]:
+        """The body of an answer that is not streamed."""
+
+    @abstractmethod
+    def message(self, ctx: ResponseContext, choice: Choice) -> Message:
+        """A finished choice as the message a client sends back in its next request."""
+
+    @abstractmethod
+    def format_error(self, problem: Problem) -> dict[str, Any]:
+        """The body of an answer that is an error."""
+
+    @abstractmethod
+    def format_stream_error(self, problem: Problem) -> str:
+        """The event of an error after the answer began."""
