@@ -1,12 +1,13 @@
 """A real server under random requests and faults: nothing may be lost, nothing may leak.
 
 Clients send requests of random lengths, break off in mid-stream or before the answer, and
-send bodies that are malformed, too long or too large; now and then the worker is killed.
-Before each kill, and at the end, the clients pause and the cache must be empty.
+send bodies that are malformed, too long or too large; they share named sessions, and reset
+and delete them; now and then the worker is killed. Before each kill, and at the end, the
+clients pause, all sessions are deleted, and the cache must be empty.
 
     python benchmarks/soak.py smollm2-135m --minutes 10
 
-Exits with 1 where a request was lost or answered wrongly, or cells leaked.
+Exits with 1 where a request was lost or answered wrongly, or cells or sessions leaked.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 from local_server import server_process
 from process_memory import MemoryCurve, MemoryWatch
-from soak_requests import Fate, RandomClient
+from soak_requests import SESSION_IDS, SESSIONS, Fate, RandomClient
 
 from astrai_cli.config import ExportConfig, LimitsConfig, ModelConfig, ServeConfig
 from astrai_cli.loading import prepare_model
@@ -51,12 +53,12 @@ class SoakOptions:
 
 @dataclass
 class SoakResult:
-    """What was seen. leaked: cells in use in pauses, in which nothing ran."""
+    """What was seen. leaked: cells in use, and sessions, in pauses, in which nothing ran."""
 
     fates: Counter[tuple[str, Fate]] = field(default_factory=Counter)
     kills: int = 0
     pauses: int = 0
-    leaked: int = 0
+    leaked: Counter[str] = field(default_factory=Counter)
     memory: MemoryWatch = field(default_factory=MemoryWatch)
 
     def count(self, *fates: Fate) -> int:
@@ -64,7 +66,7 @@ class SoakResult:
 
     @property
     def passed(self) -> bool:
-        return not (self.count(Fate.LOST, Fate.WRONG) or self.leaked)
+        return not (self.count(Fate.LOST, Fate.WRONG) or self.leaked.total())
 
 
 class Soak:
@@ -124,12 +126,15 @@ class Soak:
             self.result.kills += 1
 
     async def _check_idle(self) -> None:
-        """Let everything end and look for cells that are still in use."""
+        """Let everything end and look for what is still held."""
         self._may_send.clear()
-        stats = await self._stats_of_idle()
+        await self._stats_of_idle()
+        for session_id in SESSION_IDS:
+            await self._http.delete(f"{SESSIONS}/{quote(session_id, safe='')}")
+        stats = await self._stats()
         self._may_send.set()
         self.result.pauses += 1
-        self.result.leaked += stats["cells_used"]
+        self.result.leaked.update(cells=stats["cells_used"], sessions=stats["sessions"])
 
     async def _stats_of_idle(self) -> dict[str, Any]:
         """The statistics once nothing runs any more; what then is left does not go away."""
@@ -171,7 +176,7 @@ def report(result: SoakResult, server_pid: int) -> dict[str, Any]:
         "lost": result.count(Fate.LOST),
         "wrong": result.count(Fate.WRONG),
         "pauses": result.pauses,
-        "leaked_cells": result.leaked,
+        "leaked": dict(result.leaked),
         "server_memory": _memory(result.memory.curve(server_pid)),
         "worker_memory": [_memory(curve) for curve in workers],
         "worker_slope_median": statistics.median(
@@ -205,7 +210,12 @@ def main() -> int:
         lambda what, done: print(f"\r{done:4.0%} {what:60}", end="", file=sys.stderr),
     )
     limits = LimitsConfig(
-        max_context=512, max_inflight_requests=24, max_cells=2048, threads=options.threads
+        max_context=512,
+        max_inflight_requests=24,
+        max_cells=2048,
+        max_sessions=26,
+        evict_idle_sessions=True,
+        threads=options.threads,
     )
     serve = ServeConfig(port=0, log_level="error", max_request_bytes=2**20)
     soak_options = SoakOptions(

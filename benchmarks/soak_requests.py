@@ -8,12 +8,17 @@ from collections.abc import Awaitable, Callable
 from enum import Enum
 from random import Random
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 
 from astrai_cli.benchmark.load.requests import random_words
 
 COMPLETIONS = "/v1/chat/completions"
+SESSIONS = "/v1/sessions"
+# Shared by all clients, so that they wait for each other and find each other's histories.
+SESSION_IDS = ("anna", "berta/2", "çelik", "dora", "emil", "friedrich")
+MAX_MESSAGES = 6
 # What any request may meet: the queue is full, the worker is down.
 BUSY_STATUSES = {429, 503}
 
@@ -43,11 +48,15 @@ class RandomClient:
         self._random = random
         self._max_context = max_context
         self._max_request_bytes = max_request_bytes
+        self._histories: dict[str, list[dict[str, str]]] = {name: [] for name in SESSION_IDS}
         self._kinds: dict[str, tuple[int, Callable[[], Awaitable[Fate]]]] = {
             "whole answer": (6, self._whole),
             "streamed answer": (10, self._streamed),
             "disconnect in mid-stream": (4, self._disconnect),
             "cancel before the answer": (3, self._cancel),
+            "session turn": (6, self._turn),
+            "session reset": (1, self._reset),
+            "session delete": (1, self._delete),
             "malformed body": (2, self._malformed),
             "too long prompt": (1, self._too_long),
             "oversize body": (1, self._oversize),
@@ -118,6 +127,36 @@ class RandomClient:
         response = await asking
         return Fate.ANSWERED if response.status_code == 200 else _refusal(response)
 
+    async def _turn(self) -> Fate:
+        """The next turn of a conversation; sometimes its client leaves, and it is begun anew."""
+        session_id = self._random.choice(SESSION_IDS)
+        messages = self._histories[session_id]
+        if len(messages) >= MAX_MESSAGES or self._random.random() < 0.1:
+            messages.clear()
+        messages.append({"role": "user", "content": random_words(self._random, 8)})
+        body = self._body(messages=messages, session_id=session_id, max_tokens=16)
+        patience = None if self._random.random() < 0.8 else self._random.uniform(0.0, 0.5)
+        try:
+            async with asyncio.timeout(patience):
+                response = await self._http.post(COMPLETIONS, json=body)
+        except TimeoutError:
+            messages.pop()
+            return Fate.ABANDONED
+        if response.status_code != 200:
+            messages.pop()
+            return _refusal(response)
+        answer = response.json()["choices"][0]["message"]["content"]
+        messages.append({"role": "assistant", "content": answer})
+        return Fate.ANSWERED
+
+    async def _reset(self) -> Fate:
+        name = quote(self._random.choice(SESSION_IDS), safe="")
+        return _ended(await self._http.post(f"{SESSIONS}/{name}/reset"))
+
+    async def _delete(self) -> Fate:
+        name = quote(self._random.choice(SESSION_IDS), safe="")
+        return _ended(await self._http.delete(f"{SESSIONS}/{name}"))
+
     async def _malformed(self) -> Fate:
         good = json.dumps(self._body())
         bad = self._random.choice(
@@ -140,6 +179,11 @@ class RandomClient:
     async def _oversize(self) -> Fate:
         response = await self._http.post(COMPLETIONS, content=b" " * (self._max_request_bytes + 1))
         return _refusal(response, 413)
+
+
+def _ended(response: httpx.Response) -> Fate:
+    """A session may be unknown, or have requests in flight."""
+    return Fate.ANSWERED if response.status_code == 200 else _refusal(response, 404, 409)
 
 
 def _refusal(response: httpx.Response, *expected: int) -> Fate:

@@ -24,7 +24,7 @@ def test_nothing_is_lost_or_leaked(tmp_path: Path) -> None:
     )
     # Little room, so that requests wait, are preempted and are turned away.
     limits = {"max_context": 512, "max_cells": 1024, "max_inflight_requests": 10}
-    limits |= {"max_decode_sequences": 4}
+    limits |= {"max_decode_sequences": 4, "max_sessions": 11, "evict_idle_sessions": True}
 
     with running_server(model, limits=limits, log_level="error", max_request_bytes=2**16) as server:
         pid = server.process.pid
@@ -36,7 +36,8 @@ def test_nothing_is_lost_or_leaked(tmp_path: Path) -> None:
 
     told = report(result, pid)
     assert result.passed, told
-    assert (told["lost"], told["wrong"], told["leaked_cells"]) == (0, 0, 0)
+    assert (told["lost"], told["wrong"]) == (0, 0)
+    assert told["leaked"] == {"cells": 0, "sessions": 0}
     assert result.kills >= 1
     assert result.pauses == result.kills + 1
     for fate in (Fate.ANSWERED, Fate.REFUSED, Fate.ABANDONED):
