@@ -82,11 +82,14 @@ class WorkerClient:
         *,
         restarts: RestartPolicy | None = None,
         max_waiting_events: int = 1024,
+        query_timeout: float = 10.0,
     ) -> None:
+        """query_timeout: seconds in which the worker must tell its statistics or end a session."""
         self.state = WorkerState.STARTING
         self._config = config
         self._restarts = restarts or RestartPolicy()
         self._max_waiting_events = max_waiting_events
+        self._query_timeout = query_timeout
         self._connection: WorkerConnection | None = None
         self._supervisor: asyncio.Task[None] | None = None
         self._hello: Hello | None = None
@@ -210,8 +213,13 @@ class WorkerClient:
         query_id = next(self._ids)
         query = self._queries[query_id] = asyncio.get_running_loop().create_future()
         try:
-            await connection.send(command(query_id))
-            return await query
+            async with asyncio.timeout(self._query_timeout):
+                await connection.send(command(query_id))
+                return await query
+        except TimeoutError:
+            raise EngineUnavailableError(
+                f"the engine did not answer within {self._query_timeout:.0f} seconds"
+            ) from None
         finally:
             del self._queries[query_id]
 

@@ -277,6 +277,38 @@ def test_a_reader_that_falls_behind_is_cancelled_and_others_are_not(babbler: Pat
     asyncio.run(run())
 
 
+def test_a_worker_of_another_protocol_is_refused(
+    babbler: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("astrai_cli.worker.connection.PROTOCOL_VERSION", 0)
+    with pytest.raises(EngineUnavailableError, match="speaks protocol"):
+        asyncio.run(WorkerClient(WorkerConfig(source=babbler, backend="eager")).start())
+
+
+def test_a_worker_that_hangs_does_not_hang_those_who_ask_for_its_statistics(babbler: Path) -> None:
+    async def run() -> None:
+        config = WorkerConfig(source=babbler, backend="eager", limits=LimitsConfig(threads=1))
+        client = WorkerClient(config, query_timeout=0.5)
+        await client.start()
+        try:
+            assert client.pid is not None
+            os.kill(client.pid, signal.SIGSTOP)
+            with pytest.raises(EngineUnavailableError, match="did not answer"):
+                await client.stats()
+            os.kill(client.pid, signal.SIGCONT)
+            await until(lambda: answers(client))
+        finally:
+            await client.stop()
+
+    async def answers(client: WorkerClient) -> bool:
+        try:
+            return bool(await client.stats())
+        except EngineUnavailableError:
+            return False
+
+    asyncio.run(run())
+
+
 def test_a_killed_worker_fails_its_requests_and_is_replaced(babbler: Path) -> None:
     async def run() -> None:
         async with started(babbler, max_context=8192) as client:
