@@ -16,6 +16,9 @@ from astrai_cli.benchmark.load.requests import LoadRequest
 from astrai_cli.errors import ServerError
 from astrai_cli.remote import CONNECT_SECONDS, Chunk, ChunkReader, ModelList, base_url
 
+# Less than servers wait, so that none closes a connection just as it is used again.
+KEEPALIVE_SECONDS = 2.0
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -110,22 +113,20 @@ class LoadClient:
             base_url=base_url(url),
             headers={"Authorization": f"Bearer {key}"} if key else {},
             timeout=httpx.Timeout(timeout, connect=CONNECT_SECONDS, pool=None),
-            limits=httpx.Limits(max_connections=None),
+            limits=httpx.Limits(max_connections=None, keepalive_expiry=KEEPALIVE_SECONDS),
         )
         self._model = model
         self._timeout = timeout
         self._fields = dict(fields or {})
 
     async def __aenter__(self) -> LoadClient:
-        """Raises ServerError where the server cannot be reached or lists no model."""
-        try:
-            response = await self._client.get("models")
-            response.raise_for_status()
-        except httpx.HTTPError as error:
-            await self._client.aclose()
-            what = str(error).partition("\n")[0] or type(error).__name__
-            raise ServerError(f"{self._client.base_url}: {what}") from error
-        self._model = self._model or ModelList.first_id(response.content, self._client.base_url)
+        """Raises ServerError where a model must be looked up and cannot be."""
+        if self._model is None:
+            try:
+                self._model = await self._first_model()
+            except BaseException:
+                await self._client.aclose()
+                raise
         return self
 
     async def __aexit__(
@@ -171,3 +172,12 @@ class LoadClient:
                 for chunk in reader.feed(text):
                     answer.take(chunk)
         return None
+
+    async def _first_model(self) -> str:
+        try:
+            response = await self._client.get("models")
+            response.raise_for_status()
+        except httpx.HTTPError as error:
+            what = str(error).partition("\n")[0] or type(error).__name__
+            raise ServerError(f"{self._client.base_url}: {what}") from error
+        return ModelList.first_id(response.content, self._client.base_url)
