@@ -59,13 +59,14 @@ class TokenBytes:
 class Detokenizer:
     """One answer's text. All pieces and the flush together are the decoding of all ids."""
 
-    def __init__(self, token_bytes: TokenBytes) -> None:
-        self._token_bytes = token_bytes
+    def __init__(self, token_bytes: TokenBytes, *, write_special: bool = False) -> None:
+        """write_special: whether special tokens are written by their names."""
+        self._spell = token_bytes.named if write_special else token_bytes.__getitem__
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def feed(self, token_id: int) -> str:
         """The characters that this token completes."""
-        return self._decoder.decode(self._token_bytes[token_id])
+        return self._decoder.decode(self._spell(token_id))
 
     def flush(self) -> str:
         """U+FFFD where the last character was left incomplete."""

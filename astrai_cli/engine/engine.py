@@ -50,6 +50,7 @@ class GenerateOptions(TypedDict, total=False):
     stop: str | Sequence[str]
     stop_token_ids: Sequence[int]
     ignore_eos: bool
+    write_special: bool
     logprobs: int | None
     session_id: str | None
     timeout: float | None

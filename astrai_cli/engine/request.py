@@ -38,6 +38,8 @@ class GenerationRequest:
     stop: strings that end the answer and are removed from it.
     stop_token_ids: ids that end it besides the model's own; never shown.
     ignore_eos: go on past the model's own end tokens.
+    write_special: write special tokens into the text by their names, but for one that
+        ends the answer; else they are no part of it.
     logprobs: how many of the likeliest tokens' log probabilities to tell beside those of
         the generated tokens; None: none at all.
     session_id: the named session it belongs to. A session's requests run one after the
@@ -51,6 +53,7 @@ class GenerationRequest:
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    write_special: bool = False
     logprobs: int | None = None
     session_id: str | None = None
     timeout: float | None = None

@@ -238,7 +238,7 @@ class GenerationTask(Task):
         if not request.ignore_eos:
             self._end_ids |= frozenset(end_ids)
         self._token_bytes = token_bytes
-        self._detokenizer = Detokenizer(token_bytes)
+        self._detokenizer = Detokenizer(token_bytes, write_special=request.write_special)
         self._stops = StopMatcher(request.stop)
         self._end_text = ""
         self._rest = ""

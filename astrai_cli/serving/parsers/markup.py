@@ -98,6 +98,10 @@ class MarkupParser(OutputParser):
         return Ending(self._take(), calls, "tool_calls" if calls else finish_reason(end))
 
     @property
+    def is_reasoning(self) -> bool:
+        return self._channel == "reasoning" and self._state != self._start
+
+    @property
     def failed(self) -> bool:
         return self._error is not None
 

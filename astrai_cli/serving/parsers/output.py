@@ -73,6 +73,11 @@ class OutputParser(ABC):
         """
 
     @property
+    def is_reasoning(self) -> bool:
+        """Whether text that came now would belong to the reasoning, or end it."""
+        return False
+
+    @property
     def failed(self) -> bool:
         """Whether `finish` is bound to raise, so that generating more is of no use."""
         return False

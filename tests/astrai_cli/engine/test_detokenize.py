@@ -36,6 +36,12 @@ def test_special_tokens_are_skipped_and_other_added_tokens_are_text() -> None:
     assert pieces_of([END, WORD, 65]) == ["", "<wörd 言葉>", "A", ""]
 
 
+def test_special_tokens_are_written_where_they_are_wanted() -> None:
+    detokenizer = Detokenizer(TOKEN_BYTES, write_special=True)
+    assert detokenizer.feed(END) == TOKENIZER.id_to_token(END)
+    assert detokenizer.feed(65) == "A"
+
+
 def test_a_tokenizer_that_is_not_byte_level_is_refused() -> None:
     tokenizer = byte_tokenizer()
     tokenizer.decoder = decoders.Metaspace()
