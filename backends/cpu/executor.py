@@ -94,22 +94,28 @@ class CpuExecutor:
         for target, sequence in zip(sequences, step.sequences, strict=True):
             pages.append(np.ascontiguousarray(sequence.pages, dtype=np.int32))
             target.first_row, target.rows = first_row, len(sequence.tokens)
-            target.start, target.pages = sequence.start, _pointer(pages[-1], c_int32)
+            target.start, target.pages = sequence.start, native.pointer(pages[-1], c_int32)
             first_row += len(sequence.tokens)
+        embedded = native.Embedded(
+            native.pointer(packed.embedded, c_int64),
+            native.pointer(packed.embeddings, c_float),
+            *packed.embeddings.shape,
+        )
         logits = POINTER(c_float)()
         error = ctypes.create_string_buffer(native.ERROR_BYTES)
         with _running:
             vocabulary = self._native.astrai_step(
                 program,
-                _pointer(packed.tokens, c_int32),
-                _pointer(packed.positions, c_int64),
-                _pointer(packed.cells, c_int64),
+                native.pointer(packed.tokens, c_int32),
+                native.pointer(packed.positions, c_int64),
+                native.pointer(packed.cells, c_int64),
                 len(packed.tokens),
-                _pointer(rows, c_int64),
+                native.pointer(rows, c_int64),
                 len(rows),
                 sequences,
                 len(sequences),
                 step.page_size,
+                ctypes.byref(embedded),
                 ctypes.byref(logits),
                 error,
             )
@@ -132,10 +138,6 @@ class CpuExecutor:
         if self._program is None:
             raise ExecutionError("the executor is closed")
         return self._program
-
-
-def _pointer(array: NDArray[np.generic], kind: type[ctypes._SimpleCData[int]]) -> object:
-    return array.ctypes.data_as(POINTER(kind))
 
 
 def _available_cores() -> int:

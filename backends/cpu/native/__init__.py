@@ -6,6 +6,10 @@ import ctypes
 from ctypes import POINTER, c_char_p, c_float, c_int, c_int32, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from astrai_cli.errors import BackendUnavailableError
 
@@ -21,6 +25,28 @@ class Sequence(ctypes.Structure):
         ("start", c_int64),
         ("pages", POINTER(c_int32)),
     )
+
+
+class Embedded(ctypes.Structure):
+    """astrai::Embedded: the rows of a step that are not looked up."""
+
+    _fields_ = (
+        ("rows", POINTER(c_int64)),
+        ("values", POINTER(c_float)),
+        ("count", c_int64),
+        ("width", c_int64),
+    )
+
+
+class Matrix(ctypes.Structure):
+    """astrai::Matrix: float32 rows, contiguous."""
+
+    _fields_ = (("values", POINTER(c_float)), ("rows", c_int64), ("columns", c_int64))
+
+
+def pointer(array: NDArray[np.generic], kind: type[ctypes._SimpleCData[Any]]) -> Any:
+    """Where the values of a contiguous array lie, as a pointer to `kind`."""
+    return array.ctypes.data_as(POINTER(kind))
 
 
 @cache
@@ -57,7 +83,37 @@ def load(path: Path) -> ctypes.CDLL:
                 POINTER(Sequence),
                 c_int64,
                 c_int64,
+                POINTER(Embedded),
                 POINTER(POINTER(c_float)),
+                c_char_p,
+            ],
+        ),
+        "astrai_open_tower": (c_void_p, [c_char_p, c_char_p]),
+        "astrai_close_tower": (None, [c_void_p]),
+        "astrai_run_tower": (
+            c_int,
+            [
+                c_void_p,
+                c_char_p,
+                POINTER(Matrix),
+                c_int64,
+                POINTER(Matrix),
+                c_int64,
+                c_char_p,
+            ],
+        ),
+        "astrai_attend_groups": (
+            c_int,
+            [
+                POINTER(c_float),
+                POINTER(c_float),
+                POINTER(c_float),
+                c_int,
+                c_int,
+                c_float,
+                POINTER(c_int64),
+                c_int64,
+                POINTER(c_float),
                 c_char_p,
             ],
         ),

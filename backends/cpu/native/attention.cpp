@@ -206,7 +206,8 @@ class Attention {
   // The keys a row sees.
   Range visible(const Tile& tile, int row) const {
     const int64_t p = position(tile, row);
-    return {window_ > 0 ? std::max<int64_t>(0, p - window_ + 1) : 0, p + 1};
+    const int64_t end = step_.causal ? p + 1 : tile.sequence->start + tile.sequence->rows;
+    return {window_ > 0 ? std::max<int64_t>(0, p - window_ + 1) : 0, end};
   }
 
   int64_t first_chunk(const Tile& tile) const { return visible(tile, 0).begin / kChunk; }
@@ -232,6 +233,7 @@ class Attention {
   void run_chunk(const Tile& tile, int64_t chunk, Partial& part) const {
     switch (vectors_) {
       case 4: return run_chunk_as<4>(tile, chunk, part);
+      case 6: return run_chunk_as<6>(tile, chunk, part);
       case 8: return run_chunk_as<8>(tile, chunk, part);
       default: return run_chunk_as<0>(tile, chunk, part);
     }

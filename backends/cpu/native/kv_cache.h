@@ -84,6 +84,7 @@ struct StepView {
   const Sequence* sequences;
   int64_t n_sequences;
   int64_t page_size;
+  bool causal = true;  // else a row sees all rows of its sequence
 
   int64_t cell(const Sequence& sequence, int64_t position) const {
     return sequence.pages[position / page_size] * page_size + position % page_size;
@@ -94,9 +95,9 @@ struct StepView {
 void append(const KvCache& cache, const StepView& step, int layer, const float* k, const float* v,
             int64_t rows);
 
-// Attention of q [rows][heads][head width] over each row's own sequence, causal, and within
-// `window` keys where it is positive; out has q's shape. A row's result depends on that
-// row's sequence alone, bit for bit, however the step was packed.
+// Attention of q [rows][heads][head width] over each row's own sequence, and within `window` keys
+// where it is positive; out has q's shape. A row's result depends on that row's sequence alone,
+// bit for bit, however the step was packed.
 void attend(const KvCache& cache, const StepView& step, int layer, int64_t window, float scale,
             const float* q, int heads, float* out);
 

@@ -1,4 +1,6 @@
 // The operators that an exported program calls outside its delegates.
+#include <algorithm>
+
 #include <executorch/extension/kernel_util/make_boxed_from_unboxed_functor.h>
 #include <executorch/runtime/kernel/kernel_includes.h>
 #include <executorch/runtime/kernel/thread_parallel_interface.h>
@@ -93,7 +95,8 @@ void scale_row(const Value* values, const half* scales, int64_t width, int64_t g
 }
 
 // astrai::embed: rows of an int8 or int16 table [vocabulary, width] with one float16 scale for
-// each run of width / scales.size(1) values, as float32 [T, width].
+// each run of width / scales.size(1) values, as float32 [T, width]; or those that came with the
+// step.
 Tensor& embed(KernelRuntimeContext& context, const Tensor& tokens, const Tensor& table,
               const Tensor& scales, Tensor& out) {
   ET_KERNEL_CHECK_MSG(context,
@@ -124,6 +127,12 @@ Tensor& embed(KernelRuntimeContext& context, const Tensor& tokens, const Tensor&
       scale_row(table.const_data_ptr<int16_t>() + id * width, row_scales, width, group,
                 to + row * width);
     }
+  }
+  const Embedded& given = running->embedded;
+  ET_KERNEL_CHECK_MSG(context, given.count == 0 || given.width == width, InvalidArgument, out,
+                      "embeddings are not as wide as the table");
+  for (int64_t i = 0; i < given.count; i++) {
+    std::copy_n(given.values + i * width, width, to + given.rows[i] * width);
   }
   return out;
 }

@@ -10,6 +10,14 @@
 
 namespace astrai {
 
+// Rows of a step that are given as they are, not looked up in the embedding's table.
+struct Embedded {
+  const int64_t* rows;
+  const float* values;  // [count][width]
+  int64_t count;
+  int64_t width;
+};
+
 struct Program {
   Program(const std::string& path, const KvShape& shape, std::vector<int64_t> windows)
       : module(path, executorch::extension::Module::LoadMode::Mmap),
@@ -20,6 +28,7 @@ struct Program {
   KvCache cache;
   std::vector<int64_t> windows;  // one a layer: keys a query may see, 0 for all
   StepView step{};
+  Embedded embedded{};
 };
 
 // The program that executes now on this thread: operators reach the cache through it, since it

@@ -1,14 +1,12 @@
-// The C interface that Python loads with ctypes. Every function returns 0 or more on success and
-// -1 on failure, with the reason in `error`.
-#include <atomic>
+// The C interface of text models, which Python loads with ctypes.
 #include <cstdio>
-#include <cstring>
 
 #include <executorch/extension/tensor/tensor.h>
 #include <executorch/runtime/platform/platform.h>
 #include <executorch/runtime/platform/runtime.h>
 
 #include "huge_pages.h"
+#include "interface.h"
 #include "program.h"
 
 // The wheel's thread pool library exports this class but ships no header for it.
@@ -24,20 +22,13 @@ ThreadPool* get_threadpool();
 namespace astrai {
 
 thread_local Program* running = nullptr;
+std::atomic<int> open_programs{0};
 
 namespace {
 
 using executorch::extension::from_blob;
 using executorch::runtime::Error;
 using executorch::runtime::EValue;
-
-constexpr size_t kErrorBytes = 256;
-
-template <typename... Values>
-int fail(char* error, const char* format, Values... values) {
-  std::snprintf(error, kErrorBytes, format, values...);
-  return -1;
-}
 
 // ExecuTorch reports what it finds about the processor at start; only its errors are news.
 void log_errors(et_timestamp_t, et_pal_log_level_t level, const char*, const char*, size_t,
@@ -50,9 +41,6 @@ void log_errors(et_timestamp_t, et_pal_log_level_t level, const char*, const cha
 const bool logging_is_quiet = executorch::runtime::register_pal(
     executorch::runtime::PalImpl::create(log_errors, __FILE__));
 
-// XNNPACK keeps a pointer to the thread pool that a program was loaded with.
-std::atomic<int> open_programs{0};
-
 struct RunningScope {
   explicit RunningScope(Program* program) { running = program; }
   ~RunningScope() { running = nullptr; }
@@ -62,8 +50,6 @@ struct RunningScope {
 }  // namespace astrai
 
 using namespace astrai;
-
-#define ASTRAI_EXPORT extern "C" __attribute__((visibility("default")))
 
 // Sets the size of the process's thread pool, unless a program is open; returns what it is.
 ASTRAI_EXPORT int astrai_set_threads(int threads) {
@@ -109,14 +95,16 @@ ASTRAI_EXPORT int astrai_allocate(Program* program, int64_t cells) {
 }
 
 // Runs one packed step. tokens [n_tokens], positions and cells [n_tokens], rows [n_rows] (at
-// least one). `logits` is set to float32 [n_rows][vocabulary], valid until the next step.
-// Returns the vocabulary's size.
+// least one); embedded: the tokens whose rows are given. `logits` is set to float32
+// [n_rows][vocabulary], valid until the next step. Returns the vocabulary's size.
 ASTRAI_EXPORT int64_t astrai_step(Program* program, const int32_t* tokens,
                                   const int64_t* positions, const int64_t* cells,
                                   int64_t n_tokens, const int64_t* rows, int64_t n_rows,
                                   const Sequence* sequences, int64_t n_sequences,
-                                  int64_t page_size, const float** logits, char* error) {
+                                  int64_t page_size, const Embedded* embedded,
+                                  const float** logits, char* error) {
   program->step = {cells, sequences, n_sequences, page_size};
+  program->embedded = *embedded;
   const RunningScope scope(program);
   using executorch::aten::ScalarType;
   using executorch::aten::SizesType;
