@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
+import numpy as np
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from astrai_cli.errors import ModelFileError
 from astrai_cli.files import sha256_of_all
 from astrai_cli.models import hf_text, tokenizer
 from astrai_cli.models.gguf import ModelFile
 from astrai_cli.models.hf import HfFolder, HfVision, is_hf_folder
 from astrai_cli.models.spec import ModelSpec
 from astrai_cli.models.tokenizer import SpecialTokens
+from astrai_cli.models.vision_spec import VisionFile, VisionSpec
 from astrai_cli.models.weights import TensorSource, Weights
 
 
@@ -23,9 +29,37 @@ def open_source(path: Path) -> ModelSource:
     return HfSource(path) if is_hf_folder(path) else GGUFSource(path)
 
 
+@contextmanager
+def open_vision(model: ModelSource, mmproj: Path | None) -> Iterator[VisionSource | None]:
+    """The vision tower in the file `mmproj`, else the model's own; None where it has none.
+
+    Raises ModelFileError, also for a tower of another model.
+    """
+    if mmproj is None:
+        yield model.vision()
+        return
+    with VisionFile.open(mmproj) as tower:
+        if tower.spec.text_width != model.spec.width:
+            raise ModelFileError(
+                f"{mmproj}: the vision tower gives rows of {tower.spec.text_width}, "
+                f"and the text model takes {model.spec.width}"
+            )
+        yield tower
+
+
 def model_name(path: Path) -> str:
     """What people call the model: the file's name without its suffix, or the folder's."""
     return path.name.removesuffix(".gguf")
+
+
+class VisionSource(Protocol):
+    """Where a tower's weights come from: a `VisionFile`, or a folder of another format."""
+
+    @property
+    def spec(self) -> VisionSpec: ...
+
+    def get(self, name: str) -> NDArray[np.float32]:
+        """A tensor of `vision_tensors`; raises ModelFileError."""
 
 
 class ModelSource(ABC):
@@ -53,7 +87,7 @@ class ModelSource(ABC):
         """The model's own Jinja template, where it has one."""
 
     @abstractmethod
-    def vision(self) -> HfVision | None:
+    def vision(self) -> VisionSource | None:
         """The vision tower that comes with the model."""
 
     @abstractmethod

@@ -6,14 +6,13 @@ is the list of tensors to read.
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from astrai_cli.models.decoder import Rotation
+from astrai_cli.models.source import VisionSource
+from astrai_cli.models.vision_layout import PatchLayout
 from astrai_cli.models.vision_spec import CHANNELS, VisionSpec
 
 
@@ -70,8 +69,6 @@ class _Encoder(nn.Module):
 class VisionTower(nn.Module):
     """The whole tower and its projector, for one image at a time."""
 
-    frequencies: Tensor
-
     def __init__(self, spec: VisionSpec) -> None:
         super().__init__()
         self.spec = spec
@@ -83,8 +80,6 @@ class VisionTower(nn.Module):
                 nn.Linear(spec.projector_width, spec.text_width, bias=False),
             ]
         )
-        # from_numpy stays real where everything else is built on the meta device.
-        self.register_buffer("frequencies", torch.from_numpy(_frequencies(spec)), persistent=False)
 
     def forward(self, image: Tensor) -> Tensor:
         """Embeddings float32 [cells, text width], in row order, of a prepared image.
@@ -92,67 +87,20 @@ class VisionTower(nn.Module):
         image: float32 [3, height, width], normalised, whole cells high and wide.
         """
         rows, columns = (size // self.spec.patch_size for size in image.shape[1:])
-        h = self.v.patch_embd(image[None])[0].flatten(1).T
-        h = self.v.pre_ln(h + self._positions(rows, columns))
-        tiles = _tiles(rows, columns, self.spec.grid_side)
-        order = torch.cat(tiles)
-        h = h[order]
-        rotate = Rotation(self._angles(order // columns, order % columns))
+        layout = PatchLayout.of(rows, columns, self.spec)
+        h = self.v.patch_embd(image[None])[0].flatten(1).T[torch.from_numpy(layout.order)]
+        table = self.v.position_embd.weight.numpy()
+        h = self.v.pre_ln(h + torch.from_numpy(layout.positions(table)))
+        rotate = Rotation(torch.from_numpy(layout.angles(self.spec)))
         for layer, block in enumerate(self.v.blk):
-            whole = self.spec.sees_all(layer)
-            h = block(h, rotate, [len(h)] if whole else [len(tile) for tile in tiles])
-        h = self.v.post_ln(h[order.argsort()])
-        return self._project(self._merge(h, rows, columns))
-
-    def _positions(self, rows: int, columns: int) -> Tensor:
-        """The position table sampled bilinearly at the patches' centres: [P, width]."""
-        side = self.spec.grid_side
-        table = self.v.position_embd.weight.T.view(1, -1, side, side)
-        y, x = ((2 * torch.arange(n) + 1) / n - 1 for n in (rows, columns))
-        grid = torch.stack([x.expand(rows, -1), y[:, None].expand(-1, columns)], dim=-1)
-        sampled = nn.functional.grid_sample(table, grid[None], align_corners=False)
-        return sampled[0].flatten(1).T
-
-    def _angles(self, row: Tensor, column: Tensor) -> Tensor:
-        """[P, head width / 2]: the first half turns by the column, the second by the row."""
-        return torch.cat([(at + 1)[:, None] * self.frequencies for at in (column, row)], dim=1)
-
-    def _merge(self, h: Tensor, rows: int, columns: int) -> Tensor:
-        """[P, width] as [cells, width * merge²], the patches of a cell beside each other."""
-        merge = self.spec.merge
-        cells = h.view(rows // merge, merge, columns // merge, merge, -1)
-        return cells.permute(0, 2, 4, 1, 3).reshape(len(h) // merge**2, -1)
+            h = block(h, rotate, layout.groups(layer, self.spec).tolist())
+        cells = layout.merge(self.v.post_ln(h).numpy(), self.spec)
+        return self._project(torch.from_numpy(cells))
 
     def _project(self, h: Tensor) -> Tensor:
         first, second, last = self.mm
         h = last(nn.functional.gelu(second(nn.functional.gelu(first(h)))))
         return nn.functional.rms_norm(h, h.shape[1:], None, self.spec.norm_eps)
-
-
-def _frequencies(spec: VisionSpec) -> NDArray[np.float32]:
-    """float32 [head width / 4]: radians one patch adds to each pair of an axis."""
-    half = spec.head_width // 2
-    exponents = np.arange(0, half, 2, dtype=np.float64) / half
-    return (spec.rope_base**-exponents).astype(np.float32)
-
-
-def _tiles(rows: int, columns: int, side: int) -> list[Tensor]:
-    """The patches of each tile of side × side, by their index in row order."""
-    index = torch.arange(rows * columns).view(rows, columns)
-    return [
-        index[top : top + side, left : left + side].reshape(-1)
-        for top in range(0, rows, side)
-        for left in range(0, columns, side)
-    ]
-
-
-class VisionSource(Protocol):
-    """Where a tower's weights come from: a `VisionFile`, or a folder of another format."""
-
-    @property
-    def spec(self) -> VisionSpec: ...
-
-    def get(self, name: str) -> NDArray[np.float32]: ...
 
 
 def load_vision_tower(source: VisionSource) -> VisionTower:

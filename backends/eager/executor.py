@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from astrai_cli.config import LimitsConfig
-from astrai_cli.errors import ExecutionError, InvalidInputError, ModelFileError
+from astrai_cli.errors import ExecutionError, InvalidInputError
 from astrai_cli.models.decoder import Decoder
 from astrai_cli.models.loader import load_decoder
-from astrai_cli.models.source import open_source
+from astrai_cli.models.source import open_source, open_vision
 from astrai_cli.models.spec import ModelSpec
-from astrai_cli.models.vision import VisionTower, load_vision_tower
-from astrai_cli.models.vision_spec import VisionFile, normalised
+from astrai_cli.models.vision import load_vision_tower
+from astrai_cli.models.vision_spec import normalised
 from backends.base import (
     ExecutorInfo,
     SequenceStep,
@@ -40,10 +40,8 @@ class EagerExecutor:
         with open_source(source) as model:
             spec = model.spec
             self._decoder: Decoder | None = load_decoder(model.weights)
-            own = model.vision() if limits.mmproj is None else None
-            self._tower = None if own is None else load_vision_tower(own)
-        if limits.mmproj is not None:
-            self._tower = _load_tower(limits.mmproj, spec)
+            with open_vision(model, limits.mmproj) as tower:
+                self._tower = None if tower is None else load_vision_tower(tower)
         self._info = ExecutorInfo(
             spec=spec,
             backend="eager",
@@ -124,16 +122,6 @@ class EagerExecutor:
 
     def _drop_cells(self) -> None:
         self._keys = self._values = torch.empty(0, 0, 0, 0)
-
-
-def _load_tower(path: Path, spec: ModelSpec) -> VisionTower:
-    with VisionFile.open(path) as vision_file:
-        if vision_file.spec.text_width != spec.width:
-            raise ModelFileError(
-                f"{path}: the vision tower gives rows of {vision_file.spec.text_width}, "
-                f"and the text model takes {spec.width}"
-            )
-        return load_vision_tower(vision_file)
 
 
 class _SequenceView:
