@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 INT32_MAX = 2**31 - 1
 MAX_REQUEST_BYTES = 32 * 2**20
+MAX_IMAGE_BYTES = 20 * 2**20
 MAX_CHOICES = 128
 
 
@@ -176,6 +177,13 @@ class LimitsConfig(_StepBound, _Vision):
         le=1024,
         description="Prompts that may be on their way to becoming such entries at once; "
         "0: as many as sequences may run, but at most two.",
+    )
+    max_image_bytes: int = Field(
+        MAX_IMAGE_BYTES,
+        ge=1,
+        le=MAX_IMAGE_BYTES,
+        description="Most bytes of an image as it comes, compressed. A request must have room for "
+        "it in base64: max_request_bytes is at least 4/3 of this and 1024 more.",
     )
     threads: int | None = Field(
         None, ge=1, le=1024, description="CPU threads; all cores when left out."

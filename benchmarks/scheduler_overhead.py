@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from astrai_cli.config import LimitsConfig
 from astrai_cli.engine.cache.sizing import make_cache
+from astrai_cli.engine.prompts import PreparedPrompt
 from astrai_cli.engine.request import Event, Finish
 from astrai_cli.engine.scheduler import InferenceScheduler
-from astrai_cli.engine.task import Task, TaskState
+from astrai_cli.engine.task import Task
 from astrai_cli.models.spec import ModelSpec, RopeSpec
 from backends.base import ExecutorInfo, Step, StepOutput
 
@@ -81,9 +82,7 @@ class SilentTask(Task):
         return int(n == self.n_pending)
 
     def _accept(self, logits: NDArray[np.float32]) -> None:
-        self.history[self.n_known] = 0
-        self.n_known += 1
-        self.state = TaskState.DECODING
+        self.append(0)
         if self.n_known == self.n_tokens_max:
             self.end("length")
 
@@ -101,7 +100,7 @@ def gaps(limits: LimitsConfig, n_sequences: int, n_prompt: int, n_answer: int) -
 
     for number in range(n_sequences):
         prompt = [7] * (n_prompt // 2) + [number] * (n_prompt - n_prompt // 2)
-        scheduler.submit(SilentTask(prompt, n_prompt + n_answer, sink))
+        scheduler.submit(SilentTask(PreparedPrompt.of_ids(prompt), n_prompt + n_answer, sink))
     for _ in range(n_sequences):
         done.acquire()
     scheduler.shutdown(0)

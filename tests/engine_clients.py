@@ -14,6 +14,7 @@ from astrai_cli.config import LimitsConfig
 from astrai_cli.engine.engine import InferenceEngine, RequestHandle
 from astrai_cli.engine.request import Event, Finish, GenerationRequest, Piece, SamplingParams
 from astrai_cli.engine.sampling import SamplingPipeline
+from astrai_cli.models.text import TextModel
 from backends.base import Step
 
 CONTEXT = 48
@@ -71,13 +72,18 @@ class Client:
         return finish
 
 
-def run_schedule(clients: list[Client], limits: LimitsConfig) -> InferenceEngine:
+def run_schedule(
+    clients: list[Client],
+    limits: LimitsConfig,
+    executor: NumpyExecutor | None = None,
+    text: TextModel | None = None,
+) -> InferenceEngine:
     """Let clients arrive and give up at their steps, from inside the executor.
 
     When the engine runs out of work before a client's step, the client comes early.
     """
-    executor = NumpyExecutor(VOCABULARY, CONTEXT, 32)
-    engine = InferenceEngine(executor, byte_text(), limits)
+    executor = executor or NumpyExecutor(VOCABULARY, CONTEXT, 32)
+    engine = InferenceEngine(executor, text or byte_text(), limits)
 
     def before_step(step: Step) -> None:
         now = len(executor.steps)

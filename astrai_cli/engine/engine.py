@@ -15,13 +15,13 @@ from astrai_cli.engine.cache import KVCache
 from astrai_cli.engine.cache.sizing import make_cache
 from astrai_cli.engine.detokenize import TokenBytes
 from astrai_cli.engine.limits import EngineLimits
+from astrai_cli.engine.prompts import ImageSource, PromptPreparer
 from astrai_cli.engine.request import Event, Finish, GenerationRequest, Piece, SamplingParams
 from astrai_cli.engine.result import Completion, GenerateResult
 from astrai_cli.engine.scheduler import InferenceScheduler
 from astrai_cli.engine.sessions import Turn
-from astrai_cli.engine.stops import check_stop_ids
 from astrai_cli.engine.task import GenerationTask, ScoringTask, Sink, Task
-from astrai_cli.errors import ContextOverflowError, InvalidInputError, RequestCancelledError
+from astrai_cli.errors import InvalidInputError, RequestCancelledError
 from astrai_cli.models.text import TextModel
 from backends.base import Executor, ExecutorInfo
 
@@ -35,7 +35,10 @@ Stream = Generator[Piece, None, Completion]
 
 
 class GenerateOptions(TypedDict, total=False):
-    """What may be asked of an answer; SamplingParams and GenerationRequest say what it means."""
+    """What may be asked of an answer; SamplingParams and GenerationRequest say what it means.
+
+    images: one for each `<|patch|>` of the prompt, in their order.
+    """
 
     temperature: float
     top_k: int
@@ -54,6 +57,7 @@ class GenerateOptions(TypedDict, total=False):
     logprobs: int | None
     session_id: str | None
     timeout: float | None
+    images: Sequence[ImageSource]
 
 
 _SAMPLING_OPTIONS = frozenset(field.name for field in fields(SamplingParams))
@@ -96,6 +100,7 @@ class InferenceEngine:
         self._executor = executor
         self._info = executor.info
         self._token_bytes = TokenBytes(text.tokenizer)
+        self._prompts = PromptPreparer(executor.info, text, self.limits.max_image_bytes)
         self._scheduler = InferenceScheduler(
             executor, self.limits, cache or self._make_cache(executor.info), on_evicted
         )
@@ -180,8 +185,9 @@ class InferenceEngine:
 
         With `wait`, waits for room; else raises OverloadedError where the limit of
         requests in flight is reached. Raises InvalidInputError for what is out of
-        bounds, ContextOverflowError for what the context cannot hold, and
-        EngineUnavailableError when the engine is stopping or has died.
+        bounds and for an image that cannot be used, ContextOverflowError for what the
+        context cannot hold, and EngineUnavailableError when the engine is stopping or
+        has died. An image is decoded here, in the caller's thread.
         """
         return self.submit_choices(request, [sink], wait=wait)[0]
 
@@ -197,38 +203,56 @@ class InferenceEngine:
             raise InvalidInputError(
                 f"n is {len(sinks)}; a request of a session has one answer", param="n"
             )
-        n_tokens_max = self._check(request)
-        eos = self.text.special_tokens.eos
+        if request.images and not wait:
+            # Before the work of decoding them.
+            self._scheduler.check_room(len(sinks))
+        prompt, n_tokens_max = self._prompts.prepare(request)
         tasks = [
-            GenerationTask(request, n_tokens_max, eos, self._token_bytes, sink, choice=choice)
+            GenerationTask(
+                request,
+                prompt,
+                n_tokens_max,
+                sink,
+                end_ids=self.text.special_tokens.eos,
+                token_bytes=self._token_bytes,
+                choice=choice,
+            )
             for choice, sink in enumerate(sinks)
         ]
         self._scheduler.submit(*tasks, wait=wait)
         return [RequestHandle(self._scheduler, task) for task in tasks]
 
     def request(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> GenerationRequest:
-        """A request from a prompt and options; text is encoded as TextModel.encode_prompt says."""
+        """A request from a prompt and options; text is encoded as TextModel.encode_prompt says.
+
+        Raises InvalidInputError for images that do not fit the prompt or cannot be read.
+        """
         given: dict[str, Any] = dict(options)
         sampling = {name: given.pop(name) for name in _SAMPLING_OPTIONS & given.keys()}
         if "logit_bias" in sampling:
             sampling["logit_bias"] = tuple(sampling["logit_bias"].items())
         stop = given.pop("stop", ())
+        ids = tuple(self.text.encode_prompt(prompt) if isinstance(prompt, str) else prompt)
         return GenerationRequest(
-            prompt=tuple(self.text.encode_prompt(prompt) if isinstance(prompt, str) else prompt),
+            prompt=ids,
+            images=self._prompts.place(ids, given.pop("images", ())),
             sampling=SamplingParams(**sampling),
             stop=(stop,) if isinstance(stop, str) else tuple(stop),
             stop_token_ids=tuple(given.pop("stop_token_ids", ())),
             **given,
         )
 
-    def score(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
-        """The logits after each token: float32 [len(token_ids), vocabulary].
+    def score(
+        self, token_ids: Sequence[int], images: Sequence[ImageSource] = ()
+    ) -> NDArray[np.float32]:
+        """The logits after each token: float32 [tokens, vocabulary].
 
-        Raises as generate does, and RequestCancelledError when the engine is shut down.
+        images: as in GenerateOptions; each of their rows is a token here. Raises as generate
+        does, and RequestCancelledError when the engine is shut down.
         """
-        self._check_prompt(token_ids)
+        prompt = self._prompts.prepare_prompt(token_ids, self._prompts.place(token_ids, images))
         result = GenerateResult()
-        task = ScoringTask(token_ids, self._info.spec.vocab_size, result.put)
+        task = ScoringTask(prompt, self._info.spec.vocab_size, result.put)
         self._scheduler.submit(task, wait=True)
         try:
             completion = result.wait_completion()
@@ -286,52 +310,6 @@ class InferenceEngine:
     def _stream(self, request: GenerationRequest) -> Stream:
         result = GenerateResult()
         return _cancelling(result.stream(), self.submit(request, result.put, wait=True))
-
-    def _check(self, request: GenerationRequest) -> int:
-        """Positions the request may come to use."""
-        if request.timeout is not None and not request.timeout > 0:
-            raise InvalidInputError(
-                f"timeout is {request.timeout}; it must be more than 0 seconds", param="timeout"
-            )
-        self._check_prompt(request.prompt)
-        check_stop_ids(request.stop_token_ids)
-        self._check_ids("stop_token_ids", request.stop_token_ids)
-        biased = [token_id for token_id, _ in request.sampling.logit_bias]
-        self._check_ids("logit_bias", biased)
-        n_prompt, context = len(request.prompt), self.max_context
-        if request.max_tokens is None:
-            n_tokens, wanted = max(context, n_prompt + 1), "at least one token to generate"
-        else:
-            if request.max_tokens < 1:
-                raise InvalidInputError(
-                    f"max_tokens is {request.max_tokens}; it must be at least 1", param="max_tokens"
-                )
-            n_tokens, wanted = n_prompt + request.max_tokens, f"max_tokens {request.max_tokens}"
-        if n_tokens > context:
-            raise ContextOverflowError(
-                f"the prompt's {n_prompt} tokens and {wanted} exceed the context of {context}",
-                param="prompt",
-            )
-        return n_tokens
-
-    def _check_prompt(self, token_ids: Sequence[int]) -> None:
-        context = self.max_context
-        if len(token_ids) == 0:
-            raise InvalidInputError("the prompt is empty; it must have a token", param="prompt")
-        if len(token_ids) > context:
-            raise ContextOverflowError(
-                f"the prompt has {len(token_ids)} tokens; the context holds {context}",
-                param="prompt",
-            )
-        self._check_ids("prompt", token_ids)
-
-    def _check_ids(self, name: str, token_ids: Sequence[int]) -> None:
-        last = self._info.spec.vocab_size - 1
-        for token_id in (min(token_ids), max(token_ids)) if len(token_ids) else ():
-            if not 0 <= token_id <= last:
-                raise InvalidInputError(
-                    f"{name} has token id {token_id}; ids go from 0 to {last}", param=name
-                )
 
 
 def _is_one_prompt(prompt: Prompt | Prompts) -> bool:

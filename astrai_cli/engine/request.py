@@ -31,10 +31,21 @@ class SamplingParams:
 
 
 @dataclass(frozen=True, slots=True)
+class ImageInput:
+    """An image for a prompt: the bytes of a JPEG or PNG, and the index of its placeholder."""
+
+    data: bytes = field(repr=False)
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """One prompt to continue.
 
-    prompt: token ids, at least one. max_tokens: None means up to the context.
+    prompt: token ids, at least one. images: at most one, whose rows of embeddings take
+        the place of the one token `<|patch|>` at its position; each row counts as a token
+        of the prompt, though for the repetition penalty they all are `<|patch|>`.
+    max_tokens: None means up to the context.
     stop: strings that end the answer and are removed from it.
     stop_token_ids: ids that end it besides the model's own; never shown.
     ignore_eos: go on past the model's own end tokens.
@@ -57,15 +68,16 @@ class GenerationRequest:
     logprobs: int | None = None
     session_id: str | None = None
     timeout: float | None = None
+    images: tuple[ImageInput, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Token counts of a request.
 
-    completion_tokens counts an end token that was generated. cached_tokens of the
-    prompt's did not have to be run; that depends on what ran before, so it does not
-    make answers differ.
+    prompt_tokens counts every row of an image, completion_tokens an end token that was
+    generated. cached_tokens of the prompt's did not have to be run; that depends on what
+    ran before, so it does not make answers differ.
     """
 
     prompt_tokens: int

@@ -96,14 +96,7 @@ class InferenceScheduler:
         with self._room:
             while wait and not self._closing and self._must_wait(tasks):
                 self._room.wait()
-            if self._closing:
-                raise EngineUnavailableError("the engine takes no more requests: it is stopping")
-            if self._n_inflight + len(tasks) > self._limits.max_requests:
-                raise OverloadedError(
-                    f"{self._n_inflight} requests are in flight, "
-                    f"of at most {self._limits.max_requests}; {len(tasks)} more do not fit",
-                    retry_after=self._stats.seconds_to_a_finish(len(self._batch.active)),
-                )
+            self._require_room(len(tasks))
             for task, session in zip(tasks, self._open_sessions(tasks), strict=True):
                 task.session = session
                 self._n_inflight += 1
@@ -111,6 +104,11 @@ class InferenceScheduler:
                 self._next_expiry = min(self._next_expiry, task.expires_at)
                 self._batch.waiting.add(task)
             self._wake.notify()
+
+    def check_room(self, n: int) -> None:
+        """Raises as submit does, where n more tasks would be refused now."""
+        with self._room:
+            self._require_room(n)
 
     def cancel(self, task: Task) -> None:
         """End a task before its next step; one that has finished stays as it is."""
@@ -171,6 +169,16 @@ class InferenceScheduler:
             "cells_total": self._cache.n_cells,
             **self._stats.as_dict(),
         }
+
+    def _require_room(self, n: int) -> None:
+        if self._closing:
+            raise EngineUnavailableError("the engine takes no more requests: it is stopping")
+        if self._n_inflight + n > self._limits.max_requests:
+            raise OverloadedError(
+                f"{self._n_inflight} requests are in flight, "
+                f"of at most {self._limits.max_requests}; {n} more do not fit",
+                retry_after=self._stats.seconds_to_a_finish(len(self._batch.active)),
+            )
 
     def _must_wait(self, tasks: Sequence[Task]) -> bool:
         """Whether requests that end may make room that the tasks do not find now."""
@@ -252,11 +260,12 @@ class InferenceScheduler:
 
     def _step(self, shares: list[Share]) -> None:
         """Run one packed step; a failure ends the tasks in it and no others."""
-        sequences = [task.share(n, self._cache.view(task.id)) for task, n in shares]
         n_decoded = sum(task.state is TaskState.DECODING for task, _ in shares)
-        step = Step(sequences, self._cache.page_size)
-        started = time.perf_counter()
         try:
+            self._encode_images(shares)
+            sequences = [task.share(n, self._cache.view(task.id)) for task, n in shares]
+            step = Step(sequences, self._cache.page_size)
+            started = time.perf_counter()
             logits = self._executor.step(step).logits
         except Exception as error:
             logger.exception("a step of %d sequences failed", len(shares))
@@ -276,6 +285,15 @@ class InferenceScheduler:
                 task.end("error", _as_execution_error(error))
             else:
                 self._cache.record(task.id, task.identity, task.n_computed)
+
+    def _encode_images(self, shares: list[Share]) -> None:
+        """Compute the embeddings that the step needs and that are not there yet."""
+        for task, n in shares:
+            image = task.next_image(n)
+            if image is not None and not image.is_encoded:
+                started = time.perf_counter()
+                image.encode(self._executor)
+                self._stats.record_image(time.perf_counter() - started)
 
     def _deliver(self, task: Task) -> None:
         """Send a task's Finish; a sink that raises is its own loss."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
-from numpy.typing import NDArray
 
 from astrai_cli.engine.cache.base import Identity
 from astrai_cli.errors import (
@@ -23,12 +22,12 @@ MAX_ID_LENGTH = 256
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A request that ended well: what was generated, bound to the exact ids before it.
+    """A request that ended well: what was generated, bound to exactly what was before it.
 
-    history: int32 [tokens], the prompt's n_prompt and the generated ids.
+    history: one integer a position, the prompt's n_prompt and then the generated ids.
     """
 
-    history: NDArray[np.int32]
+    history: Identity
     n_prompt: int
 
     def is_continued_by(self, prompt: Identity) -> bool:

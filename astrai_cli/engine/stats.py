@@ -21,6 +21,8 @@ class EngineStats:
         self._tokens_decoded = 0
         self._tokens_reused = 0
         self._preemptions = 0
+        self._images_encoded = 0
+        self._image_seconds = 0.0
         self._finished: Counter[FinishReason] = Counter()
         self._n_run = 0
         self._run_seconds = 0.0
@@ -38,6 +40,11 @@ class EngineStats:
 
     def record_preemption(self) -> None:
         self._preemptions += 1
+
+    def record_image(self, seconds: float) -> None:
+        """An image's embeddings were computed, which no step's seconds include."""
+        self._images_encoded += 1
+        self._image_seconds += seconds
 
     def record_finish(self, reason: FinishReason, seconds_run: float | None) -> None:
         """seconds_run: from its first start to its end; None for a request that never ran."""
@@ -68,6 +75,8 @@ class EngineStats:
             "tokens_reused": self._tokens_reused,
             "prefix_hit_rate": self._tokens_reused / n_prompt if n_prompt else 0.0,
             "preemptions": self._preemptions,
+            "images_encoded": self._images_encoded,
+            "image_seconds_total": self._image_seconds,
             "requests_finished": {
                 reason: self._finished[reason] for reason in get_args(FinishReason)
             },

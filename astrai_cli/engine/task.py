@@ -7,7 +7,7 @@ import itertools
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from enum import Enum, auto
 from math import inf
 
@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from astrai_cli.engine.cache.base import Identity, KVCacheView
 from astrai_cli.engine.detokenize import Detokenizer, TokenBytes
+from astrai_cli.engine.images import PromptImage
+from astrai_cli.engine.prompts import PreparedPrompt
 from astrai_cli.engine.request import (
     Event,
     Finish,
@@ -55,16 +57,17 @@ class TaskState(Enum):
 class Task(ABC):
     """Tokens to run through the model, and what to do with the logits.
 
-    history holds the n_known tokens there are so far, prompt first; the keys and
-    values of the first n_computed are in the cache. It has room for n_tokens_max.
-    n_reused of the prompt's tokens did not have to be run. The scheduler sets session.
+    history holds the n_known tokens there are so far, prompt first, and the positions of an
+    image's rows count as tokens; the keys and values of the first n_computed are in the
+    cache. It has room for n_tokens_max. n_reused of the prompt's tokens did not have to be
+    run. The scheduler sets session.
     """
 
     session: Session
 
     def __init__(
         self,
-        prompt: Sequence[int],
+        prompt: PreparedPrompt,
         n_tokens_max: int,
         sink: Sink,
         *,
@@ -75,7 +78,13 @@ class Task(ABC):
         self.session_id = session_id
         self.n_prompt = len(prompt)
         self.history: NDArray[np.int32] = np.empty(n_tokens_max, dtype=np.int32)
-        self.history[: self.n_prompt] = prompt
+        self.history[: self.n_prompt] = prompt.ids
+        self._image = prompt.image
+        # Tokens stand for themselves, so without an image it is the same array.
+        self._identity: Identity = self.history
+        if prompt.image is not None:
+            self._identity = np.empty(n_tokens_max, dtype=np.int64)
+            self._identity[: self.n_prompt] = prompt.identity
         self.n_known = self.n_prompt
         self.n_computed = 0
         self.state = TaskState.WAITING
@@ -100,7 +109,7 @@ class Task(ABC):
     @property
     def identity(self) -> Identity:
         """What is at each position known so far."""
-        return self.history[: self.n_known]
+        return self._identity[: self.n_known]
 
     @property
     @abstractmethod
@@ -153,10 +162,27 @@ class Task(ABC):
             message = f"the answer was not complete within {self._timeout:g} seconds"
             self.end("error", DeadlineExceededError(message))
 
+    def next_image(self, n: int) -> PromptImage | None:
+        """The image that has rows among the next n pending tokens."""
+        image = self._image
+        return image if image is not None and image.is_in(self.n_computed, n) else None
+
     def share(self, n: int, view: KVCacheView) -> SequenceStep:
         """The next n pending tokens, as this task's share of a step."""
         start = self.n_computed
-        return SequenceStep(self.history[start : start + n], start, view.pages, self._logit_rows(n))
+        return SequenceStep(
+            self.history[start : start + n],
+            start,
+            view.pages,
+            self._logit_rows(n),
+            () if self._image is None else self._image.spans(start, n),
+        )
+
+    def append(self, token_id: int) -> None:
+        """A token was generated; it is pending."""
+        self.history[self.n_known] = self._identity[self.n_known] = token_id
+        self.n_known += 1
+        self.state = TaskState.DECODING
 
     def advance(self, n: int, logits: NDArray[np.float32]) -> None:
         """Take note that n tokens were run and gave these logits [asked for, vocabulary].
@@ -208,19 +234,20 @@ class GenerationTask(Task):
     def __init__(
         self,
         request: GenerationRequest,
+        prompt: PreparedPrompt,
         n_tokens_max: int,
-        end_ids: Collection[int],
-        token_bytes: TokenBytes,
         sink: Sink,
         *,
+        end_ids: Collection[int],
+        token_bytes: TokenBytes,
         choice: int = 0,
     ) -> None:
-        """choice: the number of this answer among those of the request.
+        """prompt: the request's. choice: the number of this answer among those of the request.
 
         Raises InvalidInputError for sampling parameters or stops out of bounds.
         """
         super().__init__(
-            request.prompt,
+            prompt,
             n_tokens_max,
             sink,
             session_id=request.session_id,
@@ -257,7 +284,7 @@ class GenerationTask(Task):
     def turn(self) -> Turn | None:
         if self._reason not in {"stop", "length"}:
             return None
-        return Turn(self.history[: self.n_known].copy(), self.n_prompt)
+        return Turn(self.identity.copy(), self.n_prompt)
 
     def finish(self) -> Finish:
         return dataclasses.replace(super().finish(), matched_stop=self._stops.matched)
@@ -273,9 +300,7 @@ class GenerationTask(Task):
 
     def _accept(self, logits: NDArray[np.float32]) -> None:
         token_id = self._pipeline.sample(logits[-1], self.n_known - self.n_prompt)
-        self.history[self.n_known] = token_id
-        self.n_known += 1
-        self.state = TaskState.DECODING
+        self.append(token_id)
         if token_id in self._end_ids:
             self._end_text = self._token_bytes.named(token_id).decode(errors="replace")
             self.end("stop")
@@ -297,9 +322,9 @@ class GenerationTask(Task):
 class ScoringTask(Task):
     """Runs a sequence and keeps all its logits: float32 [tokens, vocabulary]."""
 
-    def __init__(self, token_ids: Sequence[int], vocab_size: int, sink: Sink) -> None:
-        super().__init__(token_ids, len(token_ids), sink)
-        self.logits: NDArray[np.float32] = np.empty((len(token_ids), vocab_size), np.float32)
+    def __init__(self, prompt: PreparedPrompt, vocab_size: int, sink: Sink) -> None:
+        super().__init__(prompt, len(prompt), sink)
+        self.logits: NDArray[np.float32] = np.empty((len(prompt), vocab_size), np.float32)
         self._n_scored = 0
 
     @property

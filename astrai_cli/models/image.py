@@ -15,6 +15,9 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from astrai_cli.errors import InvalidInputError
 from astrai_cli.models.vision_spec import VisionSpec
 
+PATCH_TOKEN = "<|patch|>"
+"""Stands for an image in a prompt: its name in the vocabulary."""
+
 FORMATS = ("JPEG", "PNG")
 # 64 megapixels: a phone's full photograph; 200 MB as decoded RGB.
 MAX_PIXELS = 2**26

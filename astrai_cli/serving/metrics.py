@@ -36,6 +36,7 @@ _COUNTERS = {
     "tokens_decoded": ("decode_tokens_total", "Tokens of answers run through the model."),
     "tokens_reused": ("prefix_reused_tokens_total", "Prompt tokens found in the cache, not run."),
     "preemptions": ("preemptions_total", "Requests put back into the queue for want of cells."),
+    "images_encoded": ("images_encoded_total", "Images whose embeddings were computed."),
 }
 
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from astrai_cli.config import MAX_CHOICES, MAX_REQUEST_BYTES
 from astrai_cli.engine.request import Finish, GenerationRequest, Piece
 from astrai_cli.errors import AstraiError, error_of
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 MAX_REPORT_BYTES = 2**20
 # What a message quotes may be of any length, and a report must not be.
 MAX_MESSAGE_CHARS = 4096
@@ -76,13 +76,18 @@ class Shutdown:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """The model a worker serves; max_context counts positions, prompt and answer together."""
+    """The model a worker serves.
+
+    max_context: positions, prompt and answer together. max_image_patches: the most an
+    image may have, larger ones are scaled down; 0: the model sees no images.
+    """
 
     name: str
     architecture: str
     backend: str
     vocab_size: int
     max_context: int
+    max_image_patches: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +218,10 @@ class FrameCodec(Generic[Frame]):
             raise FrameError(f"malformed frame: {where}: {first['msg']}") from None
 
 
-COMMANDS: FrameCodec[Command] = FrameCodec(TypeAdapter(Command), MAX_REQUEST_BYTES)
+# Bytes travel as base64.
+_BASE64 = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+
+COMMANDS: FrameCodec[Command] = FrameCodec(TypeAdapter(Command, config=_BASE64), MAX_REQUEST_BYTES)
 REPORTS: FrameCodec[Report] = FrameCodec(TypeAdapter(Report), MAX_REPORT_BYTES)
 
 

@@ -192,6 +192,7 @@ def hello_of(engine: InferenceEngine) -> Hello:
             backend=info.backend,
             vocab_size=info.spec.vocab_size,
             max_context=info.max_context,
+            max_image_patches=info.max_vision_patches,
         ),
         Capacity(limits.max_requests, limits.max_sequences, limits.max_sessions),
     )
@@ -205,6 +206,8 @@ def run(config: WorkerConfig, pipe: PipeWriter) -> None:
         pipe.write(REPORTS.encode(SessionEvicted(session_id)), force=True)
 
     with open_engine(model, config.limits, report_eviction) as engine:
+        if engine.info.vision is not None or "max_image_bytes" in config.limits.model_fields_set:
+            config.check_image_fits()
         worker = Worker(engine, pipe, config.max_request_bytes)
         pipe.write(REPORTS.encode(hello_of(engine)))
         threading.Thread(target=worker.read, args=(0,), name="commands", daemon=True).start()

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Identity = NDArray[np.integer[Any]]
-"""One integer a position that says what is there: a token id.
+"""One integer a position that says what is there: a token id, or below 0 a row of an image.
 
 Equal integers at all positions up to some point mean equal keys and values there.
 """

@@ -11,6 +11,7 @@ from astrai_cli import errors
 from astrai_cli.engine.request import (
     Finish,
     GenerationRequest,
+    ImageInput,
     Piece,
     SamplingParams,
     TokenLogprob,
@@ -64,6 +65,7 @@ requests = st.builds(
     session_id=st.none() | texts,
     max_tokens=st.none() | st.integers(1, 2**31 - 1),
     stop=st.lists(texts, max_size=2).map(tuple),
+    images=st.lists(st.builds(ImageInput, st.binary(max_size=20), ids), max_size=2).map(tuple),
     ignore_eos=st.booleans(),
 )
 commands = st.one_of(
@@ -82,7 +84,7 @@ finishes = st.builds(
     retry_after=seconds,
 )
 reports = st.one_of(
-    st.just(Hello(ModelInfo("name", "llama", "cpu", 49152, 4096), Capacity(64, 8, 64))),
+    st.just(Hello(ModelInfo("name", "llama", "cpu", 49152, 4096, 16384), Capacity(64, 8, 64))),
     st.builds(PieceReport, ids, st.builds(Piece, texts, token_ids, logprobs)),
     st.builds(FinishReport, ids, finishes),
     st.builds(ErrorReport, st.none() | ids, texts, texts, st.none() | texts, seconds),
@@ -135,6 +137,7 @@ def test_any_bytes_are_survived_and_split_alike(junk: bytes, cuts: list[int]) ->
         b'{"type":"cancel","id":1.5}',
         b'{"type":"generate","id":1,"request":{"prompt":["a"]}}',
         b'{"type":"cancel","id":1}x',
+        b'{"type":"generate","id":1,"request":{"prompt":[1],"images":[{"data":"!","position":0}]}}',
         b"\xff\xfe",
     ],
 )

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from muse_fixtures import IMAGE, MMPROJ, Q4_K_M
 from parrot import SAYING
 
-from astrai_cli.config import MAX_REQUEST_BYTES, LimitsConfig
+from astrai_cli.config import MAX_IMAGE_BYTES, MAX_REQUEST_BYTES, LimitsConfig
 from astrai_cli.engine.engine import RequestHandle
-from astrai_cli.engine.request import Finish, GenerationRequest, SamplingParams, Usage
+from astrai_cli.engine.request import Finish, GenerationRequest, ImageInput, SamplingParams, Usage
 from astrai_cli.engine.task import Sink
 from astrai_cli.models.text import TextModel
 from astrai_cli.worker.config import WorkerConfig
@@ -51,7 +52,12 @@ class WorkerProcess:
             max_request_bytes=max_request_bytes,
         )
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "astrai_cli.worker.process", config.model_dump_json()],
+            [
+                sys.executable,
+                "-m",
+                "astrai_cli.worker.process",
+                config.model_dump_json(exclude_unset=True),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -168,6 +174,51 @@ def test_the_limit_of_commands_can_be_lowered_and_counts_the_newline(babbler: Pa
         report = worker.read()
         assert isinstance(report, ErrorReport)
         assert "2048" in report.message
+
+
+def test_an_image_is_answered_and_a_bad_one_refused() -> None:
+    prompt = (5, 1020, 6)
+    image = ImageInput(IMAGE.read_bytes(), position=1)
+    with running(Q4_K_M, mmproj=MMPROJ) as worker:
+        hello = worker.read()
+        assert isinstance(hello, Hello)
+        assert hello.model.max_image_patches == 4096
+        for number in (1, 2):
+            worker.send(Generate(number, GenerationRequest(prompt, max_tokens=1, images=(image,))))
+            assert worker.finish_of(number).usage.prompt_tokens == 17
+        bad = ImageInput(b"GIF89a", position=1)
+        worker.send(Generate(3, GenerationRequest(prompt, images=(bad,))))
+        report = worker.read()
+        assert isinstance(report, ErrorReport)
+        assert (report.id, report.message) == (3, "the image is not a JPEG or PNG file")
+        worker.send(StatsQuery(4))
+        stats = worker.read()
+        assert isinstance(stats, StatsReport)
+        assert stats.stats["images_encoded"] >= 1
+
+
+@pytest.mark.parametrize("limits", [{"mmproj": MMPROJ}, {"max_image_bytes": MAX_IMAGE_BYTES}])
+def test_requests_must_have_room_for_images(limits: dict[str, object]) -> None:
+    needed = 4 * -(-MAX_IMAGE_BYTES // 3) + 1024
+    with running(Q4_K_M, max_request_bytes=needed - 1, **limits) as worker:
+        report = worker.read()
+        assert isinstance(report, ErrorReport)
+        assert report.code == "invalid_value"
+        assert f"max_request_bytes is {needed - 1}" in report.message
+        assert f"max_image_bytes, {MAX_IMAGE_BYTES}, it must be at least {needed}" in report.message
+        assert worker.process.wait(30) == 2
+
+
+def test_the_largest_image_fits_where_it_must() -> None:
+    config = WorkerConfig(
+        source=Q4_K_M,
+        backend="eager",
+        limits=LimitsConfig(max_image_bytes=1000),
+        max_request_bytes=4 * 334 + 1024,
+    )
+    config.check_image_fits()
+    command = Generate(1, GenerationRequest((5, 1020), images=(ImageInput(b"x" * 1000, 1),)))
+    assert len(COMMANDS.encode(command)) <= config.max_request_bytes
 
 
 def test_the_capacity_is_what_the_engine_admits(babbler: Path) -> None:
