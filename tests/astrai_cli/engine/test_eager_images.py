@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -23,6 +24,7 @@ from backends.base import EmbeddingSpan, SequenceStep, Step, get_backend
 
 PATCH = 1020
 N_ROWS = 15
+IN_TEXT = "<|image_start|><|patch|><|image_end|>"
 GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 12, "ignore_eos": True}
 
 
@@ -113,8 +115,29 @@ def test_eight_at_once_get_the_tokens_they_get_alone(engine: InferenceEngine) ->
     assert len({answer.token_ids for answer in together[:4]}) == 4
 
 
+def test_a_trained_model_says_what_it_said_elsewhere() -> None:
+    folder = optional_model("tiny-muse-chat")
+    stops = json.loads((folder / "chat.json").read_text())["stop_ids"]
+    cases = json.loads((folder / "images.json").read_text())
+    text, mmproj = folder / "tiny-muse-chat-bf16.gguf", folder / "mmproj-tiny-muse-chat-bf16.gguf"
+    options: dict[str, Any] = {"temperature": 0, "max_tokens": 96, "stop_token_ids": stops}
+    with load(text, backend="eager", mmproj=mmproj, threads=1, max_context=512) as engine:
+        requests = [
+            engine.request(
+                f"{engine.text.bos_token}{case['before']}{IN_TEXT}{case['after']}",
+                images=[folder / case["image"]],
+                **options,
+            )
+            for case in cases
+        ]
+        answers = engine._complete(requests)
+    for case, answer in zip(cases, answers, strict=True):
+        assert answer.usage.prompt_tokens == len(case["prompt_ids"])
+        assert list(answer.token_ids) == case["greedy_ids"]
+
+
 def test_text_has_a_place_for_each_image(engine: InferenceEngine) -> None:
-    text = "What is this? <|image_start|><|patch|><|image_end|>"
+    text = f"What is this? {IN_TEXT}"
     answer = engine.generate(text, images=[IMAGE], **GREEDY)
     assert answer.usage.prompt_tokens == len(engine.text.encode_prompt(text)) + N_ROWS - 1
     for wrong, n in (("What is this?", 0), ("<|patch|><|patch|>", 2)):
