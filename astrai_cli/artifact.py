@@ -17,10 +17,11 @@ from tokenizers import Tokenizer
 from astrai_cli.config import ExportConfig
 from astrai_cli.errors import ArtifactError
 from astrai_cli.files import partial_folder, sha256_of, sync, sync_folder
-from astrai_cli.models.source import open_source
+from astrai_cli.models.source import open_source, open_vision
 from astrai_cli.models.spec import ModelSpec
 from astrai_cli.models.tokenizer import SpecialTokens
-from backends.base import Progress, get_backend
+from astrai_cli.models.vision_spec import VisionSpec
+from backends.base import EXPORTED_VISION_PATCHES, Progress, get_backend, vision_patch_limit
 
 FORMAT_VERSION = 1
 MANIFEST_NAME = "astrai.json"
@@ -55,6 +56,17 @@ class Source(_Part):
     sha256: str
 
 
+class ArtifactVision(_Part):
+    """The vision tower.
+
+    max_patches: of an image. mmproj: the file it was made from; None where the model has it.
+    """
+
+    spec: VisionSpec
+    max_patches: int = Field(ge=4)
+    mmproj: Source | None
+
+
 class FileEntry(_Part):
     size: int = Field(ge=0)
     sha256: str
@@ -74,6 +86,7 @@ class Manifest(_Part):
     limits: ArtifactLimits
     special_tokens: SpecialTokens
     source: Source
+    vision: ArtifactVision | None = None
     export_options: dict[str, Any]
     details: dict[str, Any]
     files: dict[Annotated[str, AfterValidator(_inside)], FileEntry]
@@ -223,7 +236,7 @@ def export_model(
     backend = get_backend(backend_name)
     with create_artifact(target, overwrite=overwrite) as folder:
         progress("reading the model file", 0.0)
-        with open_source(source) as model:
+        with open_source(source) as model, open_vision(model, options.mmproj) as tower:
             # First what is cheap to find wrong, then the export.
             model.tokenizer().save(str(folder / TOKENIZER_NAME))
             template = model.chat_template()
@@ -231,6 +244,7 @@ def export_model(
                 (folder / TEMPLATE_NAME).write_text(template, encoding="utf-8", newline="")
             special_tokens = model.special_tokens()
             spec, digest = model.spec, model.sha256
+            vision = None if tower is None else _describe_tower(tower.spec, options)
         details = backend.export(source, folder, options, progress)
         manifest = Manifest(
             format_version=FORMAT_VERSION,
@@ -241,6 +255,7 @@ def export_model(
             ),
             special_tokens=special_tokens,
             source=Source(name=source.name, sha256=digest),
+            vision=vision,
             export_options=options.model_dump(mode="json"),
             details=dict(details or {}),
             files=_describe_files(folder),
@@ -248,6 +263,15 @@ def export_model(
         )
         (folder / MANIFEST_NAME).write_text(manifest.model_dump_json(indent=2) + "\n")
     return Artifact(target, manifest)
+
+
+def _describe_tower(spec: VisionSpec, options: ExportConfig) -> ArtifactVision:
+    path = options.mmproj
+    return ArtifactVision(
+        spec=spec,
+        max_patches=vision_patch_limit(options.max_vision_patches, EXPORTED_VISION_PATCHES),
+        mmproj=None if path is None else Source(name=path.name, sha256=sha256_of(path)),
+    )
 
 
 def _describe_files(folder: Path) -> Mapping[str, FileEntry]:

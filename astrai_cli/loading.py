@@ -13,7 +13,7 @@ from astrai_cli.errors import AstraiError, BackendUnavailableError, InvalidInput
 from astrai_cli.models.resolve import resolve_artifact, resolve_model_file
 from astrai_cli.models.text import TextModel
 from astrai_cli.settings import read_settings, update_group
-from backends.base import Progress, get_backend
+from backends.base import EXPORTED_VISION_PATCHES, Progress, get_backend
 
 log = logging.getLogger(__name__)
 
@@ -29,15 +29,25 @@ class RunnableModel:
 def prepare_model(
     model: str, config: ModelConfig, export: ExportConfig, progress: Progress
 ) -> RunnableModel:
-    """Pull and export MODEL where that is needed.
+    """Pull and export MODEL where that is needed, for steps and images of `export` at least.
 
     Raises ModelFileError, ArtifactError, DownloadError, BackendUnavailableError.
     """
     if config.backend is not None and get_backend(config.backend).runs_model_files:
         source = resolve_model_file(model, config.cache_dir, progress)
         return RunnableModel(source, config.backend)
-    artifact = resolve_artifact(model, config.cache_dir, config.backend, export, progress)
+    options = _shared_export(export)
+    artifact = resolve_artifact(model, config.cache_dir, config.backend, options, progress)
     return RunnableModel(artifact.path, artifact.manifest.backend)
+
+
+def _shared_export(export: ExportConfig) -> ExportConfig:
+    """One artifact serves every smaller step and image, so only larger ones need their own."""
+    chunk = max(export.max_prefill_chunk, ExportConfig().max_prefill_chunk)
+    patches = export.max_vision_patches
+    if patches is not None and patches <= EXPORTED_VISION_PATCHES:
+        patches = None
+    return export.model_copy(update={"max_prefill_chunk": chunk, "max_vision_patches": patches})
 
 
 def open_engine(
@@ -70,7 +80,9 @@ def load(model: str | Path, backend: str | None = None, **limits: object) -> Inf
     if unknown := limits.keys() - LimitsConfig.model_fields.keys():
         raise InvalidInputError(f"load: no limit is called {', '.join(sorted(unknown))}")
     chosen = config.model.model_copy(update={"backend": backend or config.model.backend})
+    shared = {name: limit for name, limit in limits.items() if name in ExportConfig.model_fields}
+    export = update_group(config.export, shared, "load")
     runnable = prepare_model(
-        str(model), chosen, config.export, lambda what, fraction: log.debug("%s", what)
+        str(model), chosen, export, lambda what, fraction: log.debug("%s", what)
     )
     return open_engine(runnable, update_group(config.limits, limits, "load"))

@@ -154,7 +154,8 @@ class Backend(Protocol):
         """Write an artifact's backend files into the existing folder `target`.
 
         `source` is a GGUF file or a Hugging Face folder, `options` the config model's
-        export group. What it returns goes into the manifest as `details` (JSON values),
+        export group. The vision tower that `models.source.open_vision` finds is exported
+        too, or refused. What it returns goes into the manifest as `details` (JSON values),
         such as `methods`.
         """
 
@@ -183,12 +184,16 @@ def context_limit(spec: ModelSpec, max_context: int | None) -> int:
     return max_context
 
 
+# The bounds of an image where none is given: for an export, and for running.
+EXPORTED_VISION_PATCHES = 16384
 DEFAULT_VISION_PATCHES = 4096
 
 
-def vision_patch_limit(max_vision_patches: int | None) -> int:
-    """Patches an image may have by the limits' `max_vision_patches`, in whole groups of four."""
-    return (max_vision_patches or DEFAULT_VISION_PATCHES) // 4 * 4
+def vision_patch_limit(
+    max_vision_patches: int | None, default: int = DEFAULT_VISION_PATCHES
+) -> int:
+    """Patches an image may have by an option's `max_vision_patches`, in whole groups of four."""
+    return (max_vision_patches or default) // 4 * 4
 
 
 ENTRY_POINT_GROUP = "astrai.backends"

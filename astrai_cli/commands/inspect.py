@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from astrai_cli.commands.parameters import JsonFlag, with_settings
+from astrai_cli.commands.prepare import ModelArgument
 from astrai_cli.commands.progress import show_progress
 from astrai_cli.settings import Settings
 
 if TYPE_CHECKING:
+    from astrai_cli.artifact import ArtifactVision
     from astrai_cli.models.inspect import Description
 
 _MAX_TEMPLATE_LINES = 12
@@ -20,9 +20,7 @@ _MAX_TEMPLATE_LINES = 12
 
 @with_settings("cache_dir")
 def inspect(
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="An alias, a GGUF file, or an artifact folder.")
-    ],
+    model: ModelArgument,
     *,
     as_json: JsonFlag = False,
     settings: Settings,
@@ -89,11 +87,23 @@ def _facts(description: Description) -> dict[str, str]:
             "backend": artifact.backend,
             "made from": f"{artifact.source.name}, SHA-256 {artifact.source.sha256}",
             "most tokens a step": str(artifact.limits.max_prefill_chunk),
+            "sees images": _images(artifact.vision),
             "options": _pairs(artifact.export_options),
             "backend's notes": _pairs(artifact.details),
             "made with": _pairs(artifact.versions),
         }
     return rows
+
+
+def _images(vision: ArtifactVision | None) -> str:
+    if vision is None:
+        return "no"
+    spec, source = vision.spec, vision.mmproj
+    origin = "" if source is None else f", made from {source.name}, SHA-256 {source.sha256}"
+    return (
+        f"{spec.n_layers} layers of width {spec.width}, {vision.max_patches} patches "
+        f"of {spec.patch_size} pixels at most{origin}"
+    )
 
 
 def _pairs(values: Mapping[str, object]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -114,6 +114,12 @@ class HfFolder:
     def files(self) -> list[Path]:
         """The files that spec and weights are read from."""
         return [self.path / name for name in (CONFIG_NAME, *self._shards)]
+
+    def stored_tensors(self) -> Iterator[tuple[str, int, int]]:
+        """The type, the number of values and the bytes of each tensor."""
+        for shard in self._shards.values():
+            for tensor in shard.tensors.values():
+                yield tensor.kind, tensor.n_values, tensor.n_bytes
 
     def vision(self) -> HfVision | None:
         """The folder's vision tower, where it has one. Raises ModelFileError."""

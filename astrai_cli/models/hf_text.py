@@ -8,13 +8,14 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from astrai_cli.errors import ModelFileError
-from astrai_cli.models.hf_config import MAX_JSON_BYTES, HfConfig, read_json
-from astrai_cli.models.tokenizer import END_TEXTS, SpecialTokens
+from astrai_cli.models.hf_config import MAX_JSON_BYTES, MODEL_TYPES, HfConfig, read_json
+from astrai_cli.models.tokenizer import BEGINS_WITH_BOS, END_TEXTS, SpecialTokens
 
 TOKENIZER_NAME = "tokenizer.json"
 TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
 GENERATION_CONFIG_NAME = "generation_config.json"
 TEMPLATE_NAME = "chat_template.jinja"
+FILES = (TOKENIZER_NAME, TOKENIZER_CONFIG_NAME, GENERATION_CONFIG_NAME, TEMPLATE_NAME)
 MAX_TOKENIZER_BYTES = 2**27
 
 
@@ -47,7 +48,8 @@ def read_special_tokens(folder: Path, config: HfConfig, tokenizer: Tokenizer) ->
     if not ends:
         raise source.error("eos_token_id", "the id of the end token")
     bos = text.integer("bos_token_id", 0, last) if text.has("bos_token_id") else None
-    add_bos = bos is not None and tokenizer.encode("").ids[:1] == [bos]
+    is_family = MODEL_TYPES.get(config.values.get("model_type", "")) in BEGINS_WITH_BOS
+    add_bos = bos is not None and (is_family or tokenizer.encode("").ids[:1] == [bos])
     return SpecialTokens(bos, tuple(dict.fromkeys(ends)), add_bos)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,23 +11,26 @@ import numpy as np
 from pydantic import BaseModel
 from tokenizers import Tokenizer
 
-from astrai_cli.artifact import TEMPLATE_NAME, TOKENIZER_NAME, Artifact, ArtifactLimits, Source
-from astrai_cli.models.architectures import expected_tensors
-from astrai_cli.models.gguf import ModelFile
-from astrai_cli.models.spec import ModelSpec
-from astrai_cli.models.tokenizer import (
-    PRE_KEY,
-    SpecialTokens,
-    build_tokenizer,
-    read_chat_template,
-    read_special_tokens,
+from astrai_cli.artifact import (
+    TEMPLATE_NAME,
+    TOKENIZER_NAME,
+    Artifact,
+    ArtifactLimits,
+    ArtifactVision,
+    Source,
 )
+from astrai_cli.files import sha256_of
+from astrai_cli.models.architectures import expected_tensors
+from astrai_cli.models.hf import is_hf_folder
+from astrai_cli.models.source import open_source
+from astrai_cli.models.spec import ModelSpec
+from astrai_cli.models.tokenizer import SpecialTokens
 
 CACHE_TOKENS = 1000
 
 
 class TensorGroup(BaseModel):
-    """All tensors of one ggml type."""
+    """All tensors of one type, as the file calls it."""
 
     type: str
     count: int
@@ -59,6 +63,7 @@ class ArtifactSummary(BaseModel):
     format_version: int
     limits: ArtifactLimits
     source: Source
+    vision: ArtifactVision | None
     export_options: dict[str, Any]
     details: dict[str, Any]
     versions: dict[str, str]
@@ -73,9 +78,9 @@ class FileSummary(BaseModel):
 
 
 class Description(BaseModel):
-    """A model file or an artifact. tensors: by type, largest first; empty for an artifact."""
+    """A model or an artifact. tensors: by type, largest first; empty for an artifact."""
 
-    kind: Literal["gguf", "artifact"]
+    kind: Literal["gguf", "hf", "artifact"]
     path: Path
     spec: ModelSpec
     parameters: int
@@ -88,26 +93,29 @@ class Description(BaseModel):
 
 
 def describe(path: Path) -> Description:
-    """Raises ModelFileError, or ArtifactError for a folder. Reads every file, for its digest."""
-    return _describe_artifact(path) if path.is_dir() else _describe_gguf(path)
+    """Describe a GGUF file, a Hugging Face folder or an artifact; reads every file, for its digest.
 
-
-def _describe_gguf(path: Path) -> Description:
-    with ModelFile.open(path) as model:
-        tokenizer = build_tokenizer(model.metadata)
-        special = read_special_tokens(model.metadata)
-        tensors = _tensor_groups(model)
-        size = path.stat().st_size
+    Raises ModelFileError, or ArtifactError for another folder.
+    """
+    if path.is_dir() and not is_hf_folder(path):
+        return _describe_artifact(path)
+    with open_source(path) as model:
+        tokenizer = model.tokenizer()
+        special = model.special_tokens()
+        tensors = _tensor_groups(model.stored_tensors())
         return Description(
-            kind="gguf",
+            kind=model.kind,
             path=path,
             spec=model.spec,
             parameters=_parameters(model.spec),
             tensors=tensors,
             memory=_memory(model.spec, sum(group.bytes for group in tensors)),
-            tokenizer=_tokenizer_summary(tokenizer, special, model.metadata.text(PRE_KEY)),
-            chat_template=read_chat_template(model.metadata),
-            files=[FileSummary(name=path.name, size=size, sha256=model.sha256)],
+            tokenizer=_tokenizer_summary(tokenizer, special, model.pre_tokenizer),
+            chat_template=model.chat_template(),
+            files=[
+                FileSummary(name=file.name, size=file.stat().st_size, sha256=sha256_of(file))
+                for file in model.files
+            ],
             artifact=None,
         )
 
@@ -138,6 +146,7 @@ def _describe_artifact(path: Path) -> Description:
             format_version=manifest.format_version,
             limits=manifest.limits,
             source=manifest.source,
+            vision=manifest.vision,
             export_options=manifest.export_options,
             details=manifest.details,
             versions=manifest.versions,
@@ -149,14 +158,15 @@ def _parameters(spec: ModelSpec) -> int:
     return sum(int(np.prod(shape)) for shape in expected_tensors(spec).values())
 
 
-def _tensor_groups(model: ModelFile) -> list[TensorGroup]:
+def _tensor_groups(tensors: Iterable[tuple[str, int, int]]) -> list[TensorGroup]:
+    """From the type, the values and the bytes of each tensor."""
     counts: Counter[str] = Counter()
     values: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
-    for tensor in model.tensors.values():
-        counts[tensor.type.name] += 1
-        values[tensor.type.name] += tensor.n_values
-        sizes[tensor.type.name] += tensor.n_bytes
+    for kind, n_values, n_bytes in tensors:
+        counts[kind] += 1
+        values[kind] += n_values
+        sizes[kind] += n_bytes
     return [
         TensorGroup(type=name, count=counts[name], values=values[name], bytes=size)
         for name, size in sizes.most_common()

@@ -15,10 +15,10 @@ from astrai_cli.artifact import (
 )
 from astrai_cli.config import ExportConfig
 from astrai_cli.errors import ArtifactError, ModelFileError
-from astrai_cli.files import file_lock
+from astrai_cli.files import file_lock, sha256_of
 from astrai_cli.models.hf import CONFIG_NAME, is_hf_folder
 from astrai_cli.models.pull import ALIASES, HUB_PREFIX, pull
-from astrai_cli.models.source import model_name, open_source
+from astrai_cli.models.source import model_name, open_source, open_vision
 from backends.base import Progress
 
 DEFAULT_BACKEND = "cpu"
@@ -67,7 +67,7 @@ def resolve_artifact(
 def _export_once(
     source: Path, cache_dir: Path, backend: str, options: ExportConfig, progress: Progress
 ) -> Artifact:
-    with open_source(source) as model:
+    with open_source(source) as model, open_vision(model, options.mmproj):
         key = _cache_key(model.sha256, backend, options)
     target = cache_dir / "artifacts" / f"{model_name(source)}-{backend}-{key}"
     if (artifact := _open_whole(target)) is not None:
@@ -84,10 +84,13 @@ def _export_once(
 
 def _cache_key(source_sha256: str, backend: str, options: ExportConfig) -> str:
     """Tells apart all that makes one artifact differ from another."""
+    chosen = options.model_dump(mode="json")
+    if options.mmproj is not None:
+        chosen["mmproj"] = sha256_of(options.mmproj)
     parts = [
         source_sha256,
         backend,
-        options.model_dump(mode="json"),
+        chosen,
         FORMAT_VERSION,
         producing_versions(),
     ]

@@ -38,6 +38,10 @@ class StoredTensor:
     def n_values(self) -> int:
         return math.prod(self.shape)
 
+    @property
+    def n_bytes(self) -> int:
+        return self.n_values * np.dtype(_KINDS[self.kind]).itemsize
+
 
 class SafetensorsFile:
     """An open file. Close it; arrays that were read stay valid."""
@@ -89,8 +93,8 @@ class SafetensorsFile:
         if not (_are_sizes(shape, MAX_DIMENSIONS) and _are_sizes(offsets, 2) and len(offsets) == 2):
             raise self._error(f"tensor {shown} has no shape or place")
         tensor = StoredTensor(kind, tuple(shape), data + offsets[0])
-        n_bytes = tensor.n_values * np.dtype(_KINDS[kind]).itemsize
-        if offsets[1] - offsets[0] != n_bytes or tensor.offset + n_bytes > len(self._file):
+        n_bytes = offsets[1] - offsets[0]
+        if n_bytes != tensor.n_bytes or tensor.offset + n_bytes > len(self._file):
             raise self._error(f"tensor {shown} does not lie in the file")
         return tensor
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Literal, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,16 +65,25 @@ class VisionSource(Protocol):
 class ModelSource(ABC):
     """An open model. Close it, or use it in a `with`.
 
-    weights: of the decoder. Every method raises ModelFileError for what cannot be right.
+    kind: of its files. weights: of the decoder. files: all that the model is made of.
+    pre_tokenizer: what the files call it, where they name it. Every method raises
+    ModelFileError for what cannot be right.
     """
 
+    kind: Literal["gguf", "hf"]
     spec: ModelSpec
     weights: TensorSource
+    files: Sequence[Path]
+    pre_tokenizer: str | None = None
 
     @property
     @abstractmethod
     def sha256(self) -> str:
         """Hex digest of all that the model is made of."""
+
+    @abstractmethod
+    def stored_tensors(self) -> Iterator[tuple[str, int, int]]:
+        """The type, the number of values and the bytes of each tensor in the files."""
 
     @abstractmethod
     def tokenizer(self) -> Tokenizer: ...
@@ -108,14 +117,22 @@ class ModelSource(ABC):
 class GGUFSource(ModelSource):
     """A GGUF file of a decoder; towers come in files of their own."""
 
+    kind = "gguf"
+
     def __init__(self, path: Path) -> None:
         self._file = ModelFile.open(path)
         self.spec = self._file.spec
         self.weights = Weights(self._file)
+        self.files = [path]
+        self.pre_tokenizer = self._file.metadata.text(tokenizer.PRE_KEY)
 
     @property
     def sha256(self) -> str:
         return self._file.sha256
+
+    def stored_tensors(self) -> Iterator[tuple[str, int, int]]:
+        for tensor in self._file.tensors.values():
+            yield tensor.type.name, tensor.n_values, tensor.n_bytes
 
     def tokenizer(self) -> Tokenizer:
         return tokenizer.build_tokenizer(self._file.metadata)
@@ -136,22 +153,22 @@ class GGUFSource(ModelSource):
 class HfSource(ModelSource):
     """A Hugging Face folder."""
 
+    kind = "hf"
+
     def __init__(self, path: Path) -> None:
         self._path = path
         self._folder = HfFolder(path)
         self.spec = self._folder.spec
         self.weights = self._folder
+        texts = [path / name for name in hf_text.FILES]
+        self.files = [*self._folder.files, *(file for file in texts if file.is_file())]
 
     @property
     def sha256(self) -> str:
-        names = (
-            hf_text.TOKENIZER_NAME,
-            hf_text.TOKENIZER_CONFIG_NAME,
-            hf_text.GENERATION_CONFIG_NAME,
-            hf_text.TEMPLATE_NAME,
-        )
-        texts = [self._path / name for name in names]
-        return sha256_of_all([*self._folder.files, *(path for path in texts if path.is_file())])
+        return sha256_of_all(self.files)
+
+    def stored_tensors(self) -> Iterator[tuple[str, int, int]]:
+        return self._folder.stored_tensors()
 
     def tokenizer(self) -> Tokenizer:
         return hf_text.read_tokenizer(self._path)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from astrai_cli.models.decoder import Rotation
+from astrai_cli.models.decoder import Rotation, split_heads
 from astrai_cli.models.source import VisionSource
 from astrai_cli.models.vision_layout import PatchLayout
 from astrai_cli.models.vision_spec import CHANNELS, VisionSpec
@@ -31,19 +31,23 @@ class VisionBlock(nn.Module):
         self.ffn_up = nn.Linear(spec.width, spec.ffn_width)
         self.ffn_down = nn.Linear(spec.ffn_width, spec.width)
 
-    def forward(self, h: Tensor, rotate: Rotation, groups: list[int]) -> Tensor:
-        """h [P, width]; patches see those of their own group, whose sizes are `groups`."""
+    def project(self, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values [P, width] of h [P, width], not yet rotated."""
         x = self.ln1(h)
-        q, k, v = (self._heads(linear(x)) for linear in (self.attn_q, self.attn_k, self.attn_v))
-        q, k = rotate(q), rotate(k)
-        parts = zip(*(torch.split(x.squeeze(2), groups) for x in (q, k, v)), strict=True)
-        attended = torch.cat([_attend(*part) for part in parts])
+        return self.attn_q(x), self.attn_k(x), self.attn_v(x)
+
+    def merge(self, h: Tensor, attended: Tensor) -> Tensor:
+        """The second half: h [P, width] after what its queries attended to, of the same shape."""
         h = h + self.attn_out(attended)
         output: Tensor = h + self.ffn_down(nn.functional.gelu(self.ffn_up(self.ln2(h))))
         return output
 
-    def _heads(self, x: Tensor) -> Tensor:
-        return x.view(len(x), -1, 1, self.head_width)
+    def forward(self, h: Tensor, rotate: Rotation, groups: list[int]) -> Tensor:
+        """h [P, width]; patches see those of their own group, whose sizes are `groups`."""
+        q, k, v = (split_heads(x, self.head_width) for x in self.project(h))
+        q, k = rotate(q), rotate(k)
+        parts = zip(*(torch.split(x.squeeze(2), groups) for x in (q, k, v)), strict=True)
+        return self.merge(h, torch.cat([_attend(*part) for part in parts]))
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 
 from astrai_cli.artifact import Artifact
 from astrai_cli.config import LimitsConfig
-from astrai_cli.errors import ArtifactError, ExecutionError, InvalidInputError
-from backends.base import ExecutorInfo, Step, StepOutput, context_limit
+from astrai_cli.errors import ArtifactError, ExecutionError, InvalidInputError, ModelFileError
+from astrai_cli.files import sha256_of
+from backends.base import ExecutorInfo, Step, StepOutput, context_limit, vision_patch_limit
 from backends.cpu import native
+from backends.cpu.vision import VisionEncoder
 from backends.packing import check_image, pack
 
 MAX_HEAD_WIDTH = 256
@@ -33,9 +35,8 @@ class CpuExecutor:
 
     def __init__(self, library: Path, artifact: Artifact, limits: LimitsConfig) -> None:
         """Load the program. Raises ArtifactError, BackendUnavailableError, InvalidInputError."""
-        if limits.mmproj is not None:
-            raise InvalidInputError("the cpu backend runs no vision towers: leave --mmproj out")
-        spec = artifact.spec
+        _check_tower(artifact, limits.mmproj)
+        spec, vision = artifact.spec, artifact.manifest.vision
         if spec.head_width > MAX_HEAD_WIDTH:
             raise ArtifactError(
                 f"{artifact.path}: heads are {spec.head_width} wide; "
@@ -58,6 +59,14 @@ class CpuExecutor:
             )
         if self._program is None:
             raise ArtifactError(f"{program}: {error.value.decode()}")
+        self._encoder: VisionEncoder | None = None
+        if vision is not None:
+            try:
+                with _running:
+                    self._encoder = VisionEncoder(self._native, artifact, vision)
+            except ArtifactError:
+                self.close()
+                raise
         self._cells = 0
         self._info = ExecutorInfo(
             spec=spec,
@@ -66,6 +75,12 @@ class CpuExecutor:
             max_context=context_limit(spec, limits.max_context),
             bytes_per_cell=self._native.astrai_bytes_per_cell(self._program),
             details={"kv_dtype": limits.kv_dtype, "threads": threads},
+            vision=None if vision is None else vision.spec,
+            max_vision_patches=(
+                0
+                if vision is None
+                else min(vision_patch_limit(limits.max_vision_patches), vision.max_patches)
+            ),
         )
 
     @property
@@ -126,9 +141,16 @@ class CpuExecutor:
 
     def encode_image(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         check_image(pixels, self._info)
-        raise ExecutionError("the cpu backend has no vision encoder")
+        if self._encoder is None:
+            raise ExecutionError("the executor is closed")
+        with _running:
+            return self._encoder.encode(pixels)
 
     def close(self) -> None:
+        if self._encoder is not None:
+            with _running:
+                self._encoder.close()
+            self._encoder = None
         if self._program is not None:
             with _running:
                 self._native.astrai_close(self._program)
@@ -138,6 +160,23 @@ class CpuExecutor:
         if self._program is None:
             raise ExecutionError("the executor is closed")
         return self._program
+
+
+def _check_tower(artifact: Artifact, mmproj: Path | None) -> None:
+    """A tower file may be named only where the artifact was exported with that very file."""
+    if mmproj is None:
+        return
+    vision = artifact.manifest.vision
+    own = None if vision is None else vision.mmproj
+    try:
+        if own is not None and sha256_of(mmproj) == own.sha256:
+            return
+    except OSError as error:
+        raise ModelFileError(f"{mmproj}: {error.strerror or error}") from error
+    has = "no vision tower" if vision is None else f"a vision tower that is not {mmproj.name}"
+    raise InvalidInputError(
+        f"{artifact.path} has {has}: export the model with --mmproj {mmproj}", param="mmproj"
+    )
 
 
 def _available_cores() -> int:

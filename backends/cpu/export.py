@@ -12,10 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from astrai_cli.config import ExportConfig
-from astrai_cli.errors import InvalidInputError
 from astrai_cli.models.decoder import Block, norm_embeddings
 from astrai_cli.models.rope import rope_frequencies
-from astrai_cli.models.source import ModelSource, open_source
+from astrai_cli.models.source import ModelSource, open_source, open_vision
 from astrai_cli.models.spec import ModelSpec
 from backends.base import Progress
 from backends.cpu.calibration import Calibration, calibration_tokens
@@ -35,6 +34,8 @@ from backends.cpu.rotation import (
     turn_block,
 )
 from backends.cpu.rounding import INT8_MAX, Int8Matrix, round_to_int8
+from backends.cpu.vision import ENCODER, PROJECTOR
+from backends.cpu.vision_export import VisionExporter
 
 PROGRAM_NAME = "model.pte"
 ROWS_AT_ONCE = 8192
@@ -88,9 +89,7 @@ class Exporter:
         self._weights = source.weights
         self._max_rows = options.max_prefill_chunk
         self._progress = progress
-        # Norms behind sub-layers have weights in the stream's own basis.
-        rotates = self._spec.post_norm_eps is None
-        self._rotation = ResidualRotation(self._spec.width) if rotates else None
+        self._rotation = _stream_rotation(self._spec)
         self._frequencies = torch.from_numpy(rope_frequencies(self._spec.rope))
         tokens = calibration_tokens(source.tokenizer(), self._spec)
         rows = self._weights.get_rows("token_embd.weight", tokens.reshape(-1))
@@ -183,12 +182,25 @@ class Exporter:
 def export_program(
     source: Path, target: Path, options: ExportConfig, progress: Progress
 ) -> dict[str, Any]:
-    """Write `model.pte` into the folder `target`; what the manifest notes about it.
+    """Write `model.pte`, and the files of the vision tower, into the folder `target`.
 
-    Raises InvalidInputError for a vision tower, which this backend does not run.
+    Returns what the manifest notes about them. Raises ModelFileError, ExecutionError.
     """
-    if options.mmproj is not None:
-        raise InvalidInputError("the cpu backend runs no vision towers: leave --mmproj out")
-    with open_source(source) as model, torch.inference_mode():
+    methods = ["forward"]
+    with (
+        open_source(source) as model,
+        open_vision(model, options.mmproj) as tower,
+        torch.inference_mode(),
+    ):
         Exporter(model, options, progress).write(target / PROGRAM_NAME)
-    return {"program": PROGRAM_NAME, "methods": ["forward"]}
+        if tower is not None:
+            rotation = _stream_rotation(model.spec)
+            turn = nn.Identity() if rotation is None else rotation.of_rows
+            VisionExporter(tower, turn, progress).write(target)
+            methods += [ENCODER, PROJECTOR]
+    return {"program": PROGRAM_NAME, "methods": methods}
+
+
+def _stream_rotation(spec: ModelSpec) -> ResidualRotation | None:
+    """None where norms behind sub-layers have weights in the stream's own basis."""
+    return ResidualRotation(spec.width) if spec.post_norm_eps is None else None

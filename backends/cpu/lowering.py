@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -211,7 +211,39 @@ def write_program(path: Path, program: Program, max_rows: int) -> None:
     exported = torch.export.export(
         program, example, dynamic_shapes=({0: tokens}, {0: tokens}, {0: rows}), strict=False
     )
-    executorch = to_edge(exported, compile_config=_edge_config()).to_executorch(
+    _write(path, {"forward": exported})
+
+
+class _Method(nn.Module):
+    """Gives modules of any signature one that tracing can describe."""
+
+    def __init__(self, body: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.body(*inputs)
+
+
+def write_methods(
+    path: Path, methods: Mapping[str, tuple[nn.Module, Sequence[int]]], max_rows: int
+) -> None:
+    """Write the `.pte` of methods that map rows: each with the widths of its inputs [rows, width].
+
+    Their segments are lowered. Raises ExecutionError.
+    """
+    exported = {}
+    for name, (module, widths) in methods.items():
+        example = tuple(torch.zeros(_EXAMPLE_ROWS, width) for width in widths)
+        rows = _row_count("rows", max_rows)
+        exported[name] = torch.export.export(
+            _Method(module), example, dynamic_shapes=(({0: rows},) * len(example),), strict=False
+        )
+    _write(path, exported)
+
+
+def _write(path: Path, methods: dict[str, torch.export.ExportedProgram]) -> None:
+    executorch = to_edge(methods, compile_config=_edge_config()).to_executorch(
         ExecutorchBackendConfig()
     )
     try:

@@ -121,12 +121,17 @@ def rotate_block(block: Block, residual: ResidualRotation) -> None:
     for linear in (block.attn_output, block.ffn_down):
         linear.weight.data = residual.of_rows(linear.weight.T).T.contiguous()
 
-    head_block = largest_power_of_two(block.head_width)
-    block.attn_v.weight.data = hadamard(block.attn_v.weight.T, head_block).T.contiguous()
-    if block.attn_v.bias is not None:
-        block.attn_v.bias.data = hadamard(block.attn_v.bias[None], head_block)[0]
-    block.attn_output.weight.data = hadamard(block.attn_output.weight, head_block)
-    _turn_input(block, "ffn_down")
+    turn_heads(block.attn_v, block.attn_output, block.head_width)
+    turn_input(block, "ffn_down")
+
+
+def turn_heads(attn_v: nn.Linear, attn_output: nn.Linear, head_width: int) -> None:
+    """Turn the heads' values, which attention only weighs, and undo it in what takes them."""
+    block = largest_power_of_two(head_width)
+    attn_v.weight.data = hadamard(attn_v.weight.T, block).T.contiguous()
+    if attn_v.bias is not None:
+        attn_v.bias.data = hadamard(attn_v.bias[None], block)[0]
+    attn_output.weight.data = hadamard(attn_output.weight, block)
 
 
 def turn_block(block: Block) -> None:
@@ -139,8 +144,8 @@ def turn_block(block: Block) -> None:
     gate = (block.attn_gate,) if block.gated else ()
     turn_norm(block, "attn_norm", block.attn_q, block.attn_k, block.attn_v, *gate)
     turn_norm(block, "ffn_norm", block.ffn_gate, block.ffn_up)
-    _turn_input(block, "attn_output")
-    _turn_input(block, "ffn_down")
+    turn_input(block, "attn_output")
+    turn_input(block, "ffn_down")
 
 
 def turn_norm(parent: nn.Module, name: str, *linears: nn.Linear) -> None:
@@ -155,7 +160,8 @@ def turn_norm(parent: nn.Module, name: str, *linears: nn.Linear) -> None:
         parent.set_submodule(name, nn.Sequential(norm, BlockHadamard(block)))
 
 
-def _turn_input(parent: Block, name: str) -> None:
+def turn_input(parent: nn.Module, name: str) -> None:
+    """Give a linear map a vector turned in blocks; it may become a `HadamardInput`."""
     linear = parent.get_submodule(name)
     assert isinstance(linear, nn.Linear)
     block = runtime_block(linear.in_features)
