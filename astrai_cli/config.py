@@ -18,6 +18,7 @@ INT32_MAX = 2**31 - 1
 MAX_REQUEST_BYTES = 32 * 2**20
 MAX_IMAGE_BYTES = 20 * 2**20
 MAX_CHOICES = 128
+ToolParserName = Literal["none", "atem", "hermes"]
 
 
 def _user_dir(variable: str, fallback: str) -> Path:
@@ -225,6 +226,16 @@ class ServeConfig(Group):
         ge=1,
         le=MAX_CHOICES,
         description="Most answers to one prompt that a request may ask for with `n`.",
+    )
+    chat_template: str = Field(
+        "auto",
+        description="Chat template: auto (the model's own, or the bundled one of its family), "
+        "bundled, or a file.",
+    )
+    tool_parser: ToolParserName = Field(
+        "none",
+        description="How the model writes tool calls: atem (Muse Glimmer), hermes (Qwen and its "
+        "like); none: requests with tools are refused.",
     )
     max_request_bytes: int = Field(
         MAX_REQUEST_BYTES,

@@ -24,4 +24,4 @@ def byte_tokenizer() -> Tokenizer:
 
 def byte_text(*eos: int) -> TextModel:
     """A text model on the byte tokenizer; eos: the ids that end an answer."""
-    return TextModel("bytes", byte_tokenizer(), SpecialTokens(None, eos, False), None)
+    return TextModel("bytes", "llama", byte_tokenizer(), SpecialTokens(None, eos, False), None)

@@ -7,8 +7,10 @@ without it.
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +20,23 @@ TINY = Path(__file__).parent / "data" / "tiny-muse"
 Q4_K_M = TINY / "tiny-muse-q4_k_m.gguf"
 MMPROJ = TINY / "mmproj-tiny-muse-bf16.gguf"
 IMAGE = TINY / "image.png"
+
+# Trained to follow the family's protocol; answers and prompts are those of two other programs.
+CHAT = TINY.parent / "tiny-muse-chat"
+CHAT_MODEL = CHAT / "tiny-muse-chat-q8_0.gguf"
+CHAT_MMPROJ = CHAT / "mmproj-tiny-muse-chat-bf16.gguf"
+
+
+def chat_cases() -> list[dict[str, Any]]:
+    """Prompts as text and ids, and their greedy answers: prompt, prompt_ids, greedy_ids…"""
+    cases: list[dict[str, Any]] = json.loads((CHAT / "chat.json").read_text("utf-8"))["cases"]
+    return cases
+
+
+def image_cases() -> list[dict[str, Any]]:
+    """Prompts around an image: image, before, after, prompt_ids, greedy_ids, greedy_text."""
+    cases: list[dict[str, Any]] = json.loads((CHAT / "images.json").read_text("utf-8"))
+    return cases
 
 
 def reference(name: str) -> NDArray[np.generic]:

@@ -11,7 +11,7 @@ import numpy as np
 from astrai_cli.errors import ModelFileError
 from astrai_cli.models.gguf_header import TensorInfo
 from astrai_cli.models.metadata import Metadata
-from astrai_cli.models.spec import ModelSpec, RopeSpec
+from astrai_cli.models.spec import MUSE_GLIMMER, ModelSpec, RopeSpec
 
 INT32_MAX = 2**31 - 1
 ROPE_FACTORS = "rope_freqs.weight"
@@ -44,7 +44,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "llama": Architecture(neighbour_rope=True, qkv_bias=None, qk_norm=False),
     "qwen2": Architecture(neighbour_rope=False, qkv_bias=True, qk_norm=False),
     "qwen3": Architecture(neighbour_rope=False, qkv_bias=None, qk_norm=True),
-    "muse-glimmer": Architecture(
+    MUSE_GLIMMER: Architecture(
         neighbour_rope=True,
         qkv_bias=False,
         qk_norm=True,

@@ -11,7 +11,7 @@ from typing import Any
 
 from astrai_cli.errors import ModelFileError
 from astrai_cli.models.architectures import ARCHITECTURES, INT32_MAX
-from astrai_cli.models.spec import ModelSpec, RopeSpec
+from astrai_cli.models.spec import MUSE_GLIMMER, ModelSpec, RopeSpec
 from astrai_cli.models.vision_spec import VisionSpec
 
 MAX_JSON_BYTES = 2**24
@@ -20,7 +20,7 @@ MODEL_TYPES = {
     "llama": "llama",
     "qwen2": "qwen2",
     "qwen3": "qwen3",
-    "muse_glimmer": "muse-glimmer",
+    "muse_glimmer": MUSE_GLIMMER,
 }
 WINDOWED = ("sliding_attention", "window_attention")
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+MUSE_GLIMMER = "muse-glimmer"
+"""The name of that architecture; its vision towers have it too."""
+
 
 @dataclass(frozen=True, slots=True)
 class RopeSpec:

@@ -17,10 +17,12 @@ class TextModel:
     """What turns a conversation into tokens, and back.
 
     name: that of the file it comes from, as metadata's names are for people and may
-    be shared by models. chat_template: Jinja, None where the model has none.
+    be shared by models. architecture: as in ModelSpec. chat_template: Jinja, None where
+    the model has none.
     """
 
     name: str
+    architecture: str
     tokenizer: Tokenizer
     special_tokens: SpecialTokens
     chat_template: str | None
@@ -32,6 +34,7 @@ class TextModel:
             artifact = Artifact.open(source)
             return cls(
                 model_name(Path(artifact.manifest.source.name)),
+                artifact.spec.architecture,
                 artifact.tokenizer(),
                 artifact.special_tokens,
                 artifact.chat_template,
@@ -39,6 +42,7 @@ class TextModel:
         with open_source(source) as model:
             return cls(
                 model_name(source),
+                model.spec.architecture,
                 model.tokenizer(),
                 model.special_tokens(),
                 model.chat_template(),
@@ -58,8 +62,12 @@ class TextModel:
     def encode_prompt(self, text: str) -> list[int]:
         """Token ids of a rendered prompt: special tokens are recognised, and `bos` comes once."""
         has_bos = bool(self.bos_token) and text.startswith(self.bos_token)
-        encoding = self.tokenizer.encode(text, add_special_tokens=not has_bos)
-        return list(encoding.ids)
+        ids = list(self.tokenizer.encode(text, add_special_tokens=not has_bos).ids)
+        bos = self.special_tokens.bos
+        if self.special_tokens.add_bos and bos is not None and ids[:1] != [bos]:
+            # Tokenizers of some folders leave it to whoever makes the prompt.
+            ids.insert(0, bos)
+        return ids
 
     def _text(self, token_id: int) -> str:
         return self.tokenizer.id_to_token(token_id) or ""

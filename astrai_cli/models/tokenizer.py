@@ -12,6 +12,7 @@ from tokenizers.models import BPE
 from tokenizers.processors import TemplateProcessing
 
 from astrai_cli.models.metadata import Metadata
+from astrai_cli.models.spec import MUSE_GLIMMER
 
 TOKENS_KEY = "tokenizer.ggml.tokens"
 PRE_KEY = "tokenizer.ggml.pre"
@@ -56,7 +57,9 @@ END_TEXTS = frozenset(
 )
 _END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 # Here the end of a message is followed by more of the same answer.
-_GOES_ON = frozenset({("muse-glimmer", "eom_token_id")})
+_GOES_ON = frozenset({(MUSE_GLIMMER, "eom_token_id")})
+# Architectures whose prompts begin with `bos`, whatever pieces their text is cut into.
+BEGINS_WITH_BOS = frozenset({MUSE_GLIMMER})
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +152,8 @@ def read_special_tokens(metadata: Metadata) -> SpecialTokens:
     if not ends:
         raise metadata.error("tokenizer.ggml.eos_token_id", "the id of the end token")
     bos = _token_id(metadata, "bos_token_id", len(tokens))
-    add_bos = metadata.flag("tokenizer.ggml.add_bos_token", pre.add_bos)
+    is_usual = pre.add_bos or architecture in BEGINS_WITH_BOS
+    add_bos = metadata.flag("tokenizer.ggml.add_bos_token", is_usual)
     return SpecialTokens(bos, ends, add_bos and bos is not None)
 
 

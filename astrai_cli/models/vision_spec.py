@@ -15,9 +15,9 @@ from astrai_cli.errors import ModelFileError
 from astrai_cli.models.gguf import GGUFFile, can_dequantize, to_float32
 from astrai_cli.models.gguf_header import TensorInfo
 from astrai_cli.models.metadata import Metadata
+from astrai_cli.models.spec import MUSE_GLIMMER
 
 CHANNELS = 3
-PROJECTOR = "muse-glimmer"
 PATCH_EMBEDDING = "v.patch_embd.weight"
 POSITION_TABLE = "v.position_embd.weight"
 _ROTARY_ROWS = re.compile(r"v\.blk\.\d+\.attn_[qk]\.(?:weight|bias)")
@@ -105,15 +105,17 @@ class VisionFile(GGUFFile):
                 )
         for name in self.tensors:
             if name not in expected:
-                raise ModelFileError(f"{self.path}: tensor {name!r} is not part of a {PROJECTOR!r}")
+                raise ModelFileError(
+                    f"{self.path}: tensor {name!r} is not part of a {MUSE_GLIMMER!r}"
+                )
 
 
 def read_vision_spec(metadata: Metadata, tensors: Mapping[str, TensorInfo]) -> VisionSpec:
     """The spec that the metadata describe; raises ModelFileError where they cannot be right."""
     if metadata.text("general.architecture") != "clip":
         raise metadata.error("general.architecture", "'clip': a vision tower")
-    if metadata.text("clip.projector_type") != PROJECTOR:
-        raise metadata.error("clip.projector_type", repr(PROJECTOR))
+    if metadata.text("clip.projector_type") != MUSE_GLIMMER:
+        raise metadata.error("clip.projector_type", repr(MUSE_GLIMMER))
     width = metadata.integer("clip.vision.embedding_length", 4, 2**16)
     n_heads = metadata.integer("clip.vision.attention.head_count", 1, 1024)
     if width % (4 * n_heads):

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from astrai_cli.engine.detokenize import TokenBytes
-from astrai_cli.engine.request import (
-    Event,
-    Finish,
-    Piece,
-    SamplingParams,
-    TokenLogprob,
-    Usage,
-)
-from astrai_cli.errors import EngineUnavailableError
+from astrai_cli.engine.request import ImageInput, Piece, SamplingParams, Usage
+from astrai_cli.serving.choice import Choice
 from astrai_cli.serving.engine import ServingEngine
 from astrai_cli.serving.errors import Problem
+from astrai_cli.serving.messages import ChatMessage
+from astrai_cli.serving.parsers import Delta, OutputParser
 from astrai_cli.serving.schemas import GenerationBody
-from astrai_cli.serving.templates import Message
 from astrai_cli.serving.transcripts import ChatPrompt
 
 Body = TypeVar("Body", bound=GenerationBody)
@@ -31,7 +25,8 @@ Body = TypeVar("Body", bound=GenerationBody)
 class ResponseContext:
     """What a builder remembers of a request while it is answered.
 
-    n: how many answers there are to be. logprobs: as in GenerationRequest.
+    n: how many answers there are to be. logprobs: as in GenerationRequest. make_parser:
+    of what reads one answer. shows_reasoning: whether the client is to see it.
     """
 
     id: str
@@ -42,6 +37,8 @@ class ResponseContext:
     max_tokens: int | None
     ignore_eos: bool
     token_bytes: TokenBytes
+    make_parser: Callable[[], OutputParser]
+    shows_reasoning: bool = True
     stop_token_ids: tuple[int, ...] = ()
     logprobs: int | None = None
     n: int = 1
@@ -49,38 +46,13 @@ class ResponseContext:
     created: int = field(default_factory=lambda: int(time.time()))
 
 
-Prepared = tuple[ChatPrompt, ResponseContext, tuple[str, ...]]
-"""The prompt, the context, the stop strings."""
+class Prepared(NamedTuple):
+    """A request that was checked. stops: its stop strings."""
 
-
-class Choice:
-    """One of the answers to a request, as far as it has come."""
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-        self.token_ids: list[int] = []
-        self.logprobs: list[TokenLogprob] = []
-        self._texts: list[str] = []
-        self._finish: Finish | None = None
-
-    @property
-    def text(self) -> str:
-        return "".join(self._texts)
-
-    @property
-    def finish(self) -> Finish:
-        """Its end. Raises EngineUnavailableError where it has none."""
-        if self._finish is None:
-            raise EngineUnavailableError("the answer has no end")
-        return self._finish
-
-    def take(self, event: Event) -> None:
-        if isinstance(event, Finish):
-            self._finish = event
-        else:
-            self._texts.append(event.text)
-            self.token_ids += event.token_ids
-            self.logprobs += event.logprobs
+    prompt: ChatPrompt
+    ctx: ResponseContext
+    stops: tuple[str, ...]
+    images: tuple[ImageInput, ...]
 
 
 def usage_of(choices: Sequence[Choice]) -> Usage:
@@ -104,12 +76,16 @@ class ResponseBuilder(ABC, Generic[Body]):
         """The events before the first piece."""
 
     @abstractmethod
-    def format_chunk(self, ctx: ResponseContext, choice: Choice, piece: Piece) -> str:
-        """The events of a piece of a choice, which has taken it; none where there is no news."""
+    def format_chunk(
+        self, ctx: ResponseContext, choice: Choice, deltas: Sequence[Delta], piece: Piece
+    ) -> str:
+        """The events of a piece that a choice took as deltas; none where there is no news."""
 
     @abstractmethod
-    def format_choice_end(self, ctx: ResponseContext, choice: Choice) -> str:
-        """The events that end one choice."""
+    def format_choice_end(
+        self, ctx: ResponseContext, choice: Choice, deltas: Sequence[Delta]
+    ) -> str:
+        """The events that end one choice, which held the deltas back until then."""
 
     @abstractmethod
     def format_stream_end(self, ctx: ResponseContext, choices: Sequence[Choice]) -> str:
@@ -120,7 +96,7 @@ class ResponseBuilder(ABC, Generic[Body]):
         """The body of an answer that is not streamed."""
 
     @abstractmethod
-    def message(self, ctx: ResponseContext, choice: Choice) -> Message:
+    def message(self, ctx: ResponseContext, choice: Choice) -> ChatMessage:
         """A finished choice as the message a client sends back in its next request."""
 
     @abstractmethod

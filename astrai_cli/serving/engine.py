@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from astrai_cli.config import ServeConfig
 from astrai_cli.engine.detokenize import TokenBytes
 from astrai_cli.engine.request import GenerationRequest
 from astrai_cli.errors import ContextOverflowError, InvalidInputError
+from astrai_cli.models.image import PATCH_TOKEN
 from astrai_cli.models.text import TextModel
+from astrai_cli.serving.chat_format import ChatFormat
 from astrai_cli.serving.errors import RequestError
+from astrai_cli.serving.messages import ChatMessage
 from astrai_cli.serving.metrics import ServerMetrics
-from astrai_cli.serving.templates import ChatTemplate, Message
 from astrai_cli.serving.transcripts import ChatPrompt, Transcripts, encode_chat
 from astrai_cli.worker.client import WorkerClient
 from astrai_cli.worker.streams import ChoiceEvent
@@ -28,7 +31,7 @@ class ServingEngine:
 
     model_id: str
     text: TextModel
-    template: ChatTemplate
+    format: ChatFormat
     client: WorkerClient
     token_bytes: TokenBytes
     transcripts: Transcripts
@@ -37,9 +40,7 @@ class ServingEngine:
     created: int = field(default_factory=lambda: int(time.time()))
 
     @classmethod
-    def create(
-        cls, text: TextModel, client: WorkerClient, model_id: str | None, max_choices: int
-    ) -> ServingEngine:
+    def create(cls, text: TextModel, client: WorkerClient, serve: ServeConfig) -> ServingEngine:
         """With the model's own template and name, where it has them and none is given.
 
         Raises ArtifactError for a template that does not compile.
@@ -47,19 +48,25 @@ class ServingEngine:
         transcripts = Transcripts()
         client.on_session_lost = transcripts.forget
         return cls(
-            model_id=model_id or text.name,
+            model_id=serve.served_model_name or text.name,
             text=text,
-            template=ChatTemplate.of(text),
+            format=ChatFormat.of(text, serve),
             client=client,
             token_bytes=TokenBytes(text.tokenizer),
             transcripts=transcripts,
-            max_choices=max_choices,
+            max_choices=serve.max_choices,
         )
 
     @property
     def max_context(self) -> int:
         """Positions of one sequence, prompt and answer together."""
         return self.client.hello.model.max_context
+
+    @property
+    def patch_id(self) -> int | None:
+        """The token that stands for an image in prompts; None where the model has none."""
+        token_id: int | None = self.text.tokenizer.token_to_id(PATCH_TOKEN)
+        return token_id
 
     def check_model(self, model: str | None) -> None:
         """Raises RequestError (404) unless `model` is this one or left out."""
@@ -77,17 +84,26 @@ class ServingEngine:
         if n > most:
             raise InvalidInputError(f"n is {n}; this server gives at most {most}", param="n")
 
-    def encode_chat(self, messages: Sequence[Message], session_id: str | None) -> ChatPrompt:
+    def encode_chat(
+        self,
+        messages: Sequence[ChatMessage],
+        variables: Mapping[str, Any],
+        session_id: str | None,
+    ) -> ChatPrompt:
         """The prompt of a conversation; in a session, with the ids of its answers.
 
-        Raises InvalidInputError where the template refuses the messages and
-        ContextOverflowError where the context has no room for an answer.
+        variables: what else the template takes. Raises InvalidInputError where the template
+        refuses the messages and ContextOverflowError where the context has no room for an
+        answer.
         """
         prompt = encode_chat(
-            messages,
-            lambda some, begin: self.template.render(some, add_generation_prompt=begin),
+            self.format.messages(messages),
+            lambda some, begin: self.format.template.render(
+                some, add_generation_prompt=begin, variables=variables
+            ),
             self.text,
             None if session_id is None else self.transcripts.get(session_id),
+            variables,
         )
         # The engine would refuse it too, but only after all of it had been sent there.
         if len(prompt.ids) >= self.max_context:
@@ -98,6 +114,10 @@ class ServingEngine:
             )
         return prompt
 
+    def prompt_end(self, prompt: ChatPrompt) -> str:
+        """The last of a prompt's text."""
+        return self.text.tokenizer.decode(list(prompt.ids[-8:]), skip_special_tokens=False)
+
     def generate_choices(
         self, request: GenerationRequest, n: int
     ) -> AsyncGenerator[ChoiceEvent, None]:
@@ -105,11 +125,12 @@ class ServingEngine:
         return self.metrics.timed(self.client.generate_choices(request, n))
 
     def remember(
-        self, session_id: str, prompt: ChatPrompt, answer: Message, token_ids: Sequence[int]
+        self, session_id: str, prompt: ChatPrompt, answer: ChatMessage, token_ids: Sequence[int]
     ) -> None:
         """An answer ended well: a next turn of the session may go on from its ids."""
         capacity = self.client.hello.capacity.max_sessions
-        self.transcripts.record(session_id, prompt, answer, token_ids, capacity)
+        (message,) = self.format.messages([answer])
+        self.transcripts.record(session_id, prompt, message, token_ids, capacity)
 
     async def reset_session(self, session_id: str) -> None:
         """Raises SessionNotFoundError, SessionBusyError, EngineUnavailableError."""

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from itertools import pairwise
 from math import ceil
 from typing import Any
 
@@ -19,7 +20,7 @@ from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
 
 from astrai_cli.errors import AstraiError
-from astrai_cli.serving.schemas import UNSUPPORTED
+from astrai_cli.serving.body import UNSUPPORTED
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,9 @@ BOUND_ERRORS = {
     "too_long",
     "too_short",
 }
+# What the server is to blame for and the client may read of: it is full, or the model's calls
+# are wrong.
+_TOLD = {HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.BAD_GATEWAY}
 UNSUPPORTED_ERRORS = {"extra_forbidden", UNSUPPORTED}
 
 
@@ -107,7 +111,7 @@ def _openai_type(status: int) -> str:
 
 
 def _astrai_problem(error: AstraiError) -> Problem:
-    if error.status >= 500 and error.status != HTTPStatus.SERVICE_UNAVAILABLE:
+    if error.status >= 500 and error.status not in _TOLD:
         # Its message may quote a backend's, and that may hold anything.
         log.error("request failed: %s", error)
         return Problem(error.status, error.code, INTERNAL_ERROR)
@@ -145,7 +149,9 @@ def _is_of_shape(error: ErrorDetails) -> bool:
 
 
 def _path(error: ErrorDetails) -> str:
-    return ".".join(str(_clip(step)) for step in error["loc"])
+    steps = [str(_clip(step)) for step in error["loc"]]
+    # A union adds its tag, and the tags of parts are the names of the fields behind them.
+    return ".".join(step for step, after in pairwise([*steps, ""]) if step != after)
 
 
 def _clip(step: str | int) -> str | int:

@@ -6,20 +6,17 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from astrai_cli.engine.request import Finish, Piece, TokenLogprob
-from astrai_cli.serving.builder import (
-    Choice,
-    Prepared,
-    ResponseBuilder,
-    ResponseContext,
-    usage_of,
-)
+from astrai_cli.engine.request import Piece, TokenLogprob
+from astrai_cli.serving.builder import Prepared, ResponseBuilder, ResponseContext, usage_of
+from astrai_cli.serving.choice import Choice
 from astrai_cli.serving.engine import ServingEngine
 from astrai_cli.serving.errors import Problem, openai_error
+from astrai_cli.serving.images import check_images, place_images
 from astrai_cli.serving.logprobs import logprobs_object
+from astrai_cli.serving.messages import ChatMessage
+from astrai_cli.serving.parsers import Delta
 from astrai_cli.serving.schemas import ChatCompletionRequest
-from astrai_cli.serving.sse import data_event
-from astrai_cli.serving.templates import Message
+from astrai_cli.serving.sse import data_event, json_text
 
 
 class OpenAIResponseBuilder(ResponseBuilder[ChatCompletionRequest]):
@@ -32,8 +29,12 @@ class OpenAIResponseBuilder(ResponseBuilder[ChatCompletionRequest]):
     ) -> Prepared:
         engine.check_model(request.model)
         engine.check_choices(request.n)
-        messages = [message.for_template() for message in request.messages]
-        prompt = engine.encode_chat(messages, session_id)
+        images = check_images(request.messages, engine.client.hello.model.max_image_patches)
+        tools = request.active_tools
+        tool_set = engine.format.tool_set(tools)
+        variables = engine.format.variables(tools, request.effort)
+        prompt = engine.encode_chat(request.messages, variables, session_id)
+        prompt_end = engine.prompt_end(prompt)
         options = request.stream_options
         ctx = ResponseContext(
             id=f"chatcmpl-{uuid.uuid4().hex}",
@@ -44,28 +45,45 @@ class OpenAIResponseBuilder(ResponseBuilder[ChatCompletionRequest]):
             max_tokens=request.token_limit,
             ignore_eos=request.ignore_eos,
             token_bytes=engine.token_bytes,
+            make_parser=lambda: engine.format.make_parser(tool_set, prompt_end),
+            shows_reasoning=request.shows_reasoning,
             stop_token_ids=tuple(request.stop_token_ids),
             logprobs=request.top_logprobs if request.logprobs else None,
             n=request.n,
             session_id=session_id,
         )
-        return prompt, ctx, tuple(request.stop)
+        placed = place_images(images, prompt.ids, engine.patch_id)
+        return Prepared(prompt, ctx, tuple(request.stop), placed)
 
     def format_stream_start(self, ctx: ResponseContext) -> str:
         delta = {"role": "assistant", "content": ""}
         return "".join(_choice_chunk(ctx, index, delta) for index in range(ctx.n))
 
-    def format_chunk(self, ctx: ResponseContext, choice: Choice, piece: Piece) -> str:
-        if not piece.text and not piece.logprobs:
-            return ""
-        logprobs = _logprobs(ctx, piece.logprobs)
-        return _choice_chunk(ctx, choice.index, {"content": piece.text}, logprobs=logprobs)
+    def format_chunk(
+        self, ctx: ResponseContext, choice: Choice, deltas: Sequence[Delta], piece: Piece
+    ) -> str:
+        chunks = _deltas(ctx, choice, deltas)
+        if piece.logprobs:
+            # With the first text they belong to, or alone.
+            first = chunks.pop(0) if chunks else {"content": ""}
+            logprobs = _logprobs(ctx, piece.logprobs)
+            with_logprobs = _choice_chunk(ctx, choice.index, first, logprobs=logprobs)
+        else:
+            with_logprobs = ""
+        return with_logprobs + "".join(_choice_chunk(ctx, choice.index, each) for each in chunks)
 
-    def format_choice_end(self, ctx: ResponseContext, choice: Choice) -> str:
-        return _choice_chunk(ctx, choice.index, {}, **_end(choice.finish))
+    def format_choice_end(
+        self, ctx: ResponseContext, choice: Choice, deltas: Sequence[Delta]
+    ) -> str:
+        chunks = _deltas(ctx, choice, deltas)
+        if choice.calls:
+            calls = [{"index": index, **call} for index, call in enumerate(_calls(choice))]
+            chunks.append({"tool_calls": calls})
+        held_back = "".join(_choice_chunk(ctx, choice.index, each) for each in chunks)
+        return held_back + _choice_chunk(ctx, choice.index, {}, **_end(choice))
 
     def format_stream_end(self, ctx: ResponseContext, choices: Sequence[Choice]) -> str:
-        end = _chunk(ctx, choices=[], usage=_usage(choices)) if ctx.include_usage else ""
+        end = _chunk(ctx, choices=[], usage=_usage(ctx, choices)) if ctx.include_usage else ""
         return end + "data: [DONE]\n\n"
 
     def format_response(self, ctx: ResponseContext, choices: Sequence[Choice]) -> dict[str, Any]:
@@ -77,17 +95,17 @@ class OpenAIResponseBuilder(ResponseBuilder[ChatCompletionRequest]):
             "choices": [
                 {
                     "index": choice.index,
-                    "message": {**self.message(ctx, choice), "refusal": None},
+                    "message": {**_message(ctx, choice), "refusal": None},
                     "logprobs": _logprobs(ctx, choice.logprobs),
-                    **_end(choice.finish),
+                    **_end(choice),
                 }
                 for choice in choices
             ],
-            "usage": _usage(choices),
+            "usage": _usage(ctx, choices),
         }
 
-    def message(self, ctx: ResponseContext, choice: Choice) -> Message:
-        return {"role": "assistant", "content": choice.text}
+    def message(self, ctx: ResponseContext, choice: Choice) -> ChatMessage:
+        return ChatMessage.model_validate(_message(ctx, choice))
 
     def format_error(self, problem: Problem) -> dict[str, Any]:
         return openai_error(problem)
@@ -114,8 +132,38 @@ def _chunk(ctx: ResponseContext, **fields: Any) -> str:
     )
 
 
-def _end(finish: Finish) -> dict[str, str | None]:
-    return {"finish_reason": finish.reason, "matched_stop": finish.matched_stop}
+def _deltas(ctx: ResponseContext, choice: Choice, deltas: Sequence[Delta]) -> list[dict[str, Any]]:
+    """What the client is to see of deltas."""
+    names = {"content": "content", "reasoning": "reasoning_content"}
+    return [
+        {names[delta.channel]: delta.text}
+        for delta in deltas
+        if ctx.shows_reasoning or delta.channel == "content"
+    ]
+
+
+def _message(ctx: ResponseContext, choice: Choice) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": choice.content}
+    if choice.reasoning and ctx.shows_reasoning:
+        message["reasoning_content"] = choice.reasoning
+    if choice.calls:
+        message |= {"content": choice.content or None, "tool_calls": _calls(choice)}
+    return message
+
+
+def _calls(choice: Choice) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": call_id,
+            "type": "function",
+            "function": {"name": call.name, "arguments": json_text(call.arguments)},
+        }
+        for call_id, call in choice.calls
+    ]
+
+
+def _end(choice: Choice) -> dict[str, str | None]:
+    return {"finish_reason": choice.finish_reason, "matched_stop": choice.finish.matched_stop}
 
 
 def _logprobs(ctx: ResponseContext, tokens: Sequence[TokenLogprob]) -> dict[str, Any] | None:
@@ -123,11 +171,16 @@ def _logprobs(ctx: ResponseContext, tokens: Sequence[TokenLogprob]) -> dict[str,
     return None if ctx.logprobs is None else logprobs_object(tokens, ctx.token_bytes)
 
 
-def _usage(choices: Sequence[Choice]) -> dict[str, Any]:
+def _usage(ctx: ResponseContext, choices: Sequence[Choice]) -> dict[str, Any]:
     usage = usage_of(choices)
-    return {
+    body: dict[str, Any] = {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.total_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
     }
+    # Where ids were removed, or go on behind the answer, the count would not be that of the answer.
+    if not ctx.ignore_eos and not any(choice.is_cut for choice in choices):
+        n_reasoning = sum(choice.n_reasoning for choice in choices)
+        body["completion_tokens_details"] = {"reasoning_tokens": n_reasoning}
+    return body

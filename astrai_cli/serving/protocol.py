@@ -10,10 +10,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from astrai_cli.engine.request import Event, Finish, GenerationRequest
-from astrai_cli.serving.builder import Body, Choice, ResponseBuilder, ResponseContext
+from astrai_cli.serving.builder import Body, ResponseBuilder, ResponseContext
+from astrai_cli.serving.choice import Choice, ReasoningCounter
 from astrai_cli.serving.engine import ServingEngine
 from astrai_cli.serving.errors import problem_of
 from astrai_cli.serving.http import read_body, until_disconnect
+from astrai_cli.serving.parsers import Delta
 from astrai_cli.serving.sessions import session_of
 from astrai_cli.serving.sse import EventStream
 from astrai_cli.serving.transcripts import ChatPrompt
@@ -43,7 +45,7 @@ class ProtocolHandler(Generic[Body]):
         raw = await read_body(self._request, self._engine.client.max_request_bytes)
         body = self._builder.request_model.model_validate_json(raw)
         session_id = session_of(body.session_id, self._request.headers)
-        prompt, ctx, stops = await asyncio.to_thread(
+        prompt, ctx, stops, images = await asyncio.to_thread(
             self._builder.prepare, body, self._engine, session_id
         )
         events = self._engine.generate_choices(
@@ -51,9 +53,11 @@ class ProtocolHandler(Generic[Body]):
                 prompt=prompt.ids,
                 sampling=ctx.sampling,
                 max_tokens=ctx.max_tokens,
+                images=images,
                 stop=stops,
                 stop_token_ids=ctx.stop_token_ids,
                 ignore_eos=ctx.ignore_eos,
+                write_special=self._engine.format.writes_special,
                 logprobs=ctx.logprobs,
                 session_id=ctx.session_id,
             ),
@@ -91,32 +95,37 @@ class Answers(Generic[Body]):
         self._builder = builder
         self._prompt = prompt
         self._ctx = ctx
-        self._choices = [Choice(index) for index in range(ctx.n)]
+        self._choices = [
+            Choice(
+                index,
+                ctx.make_parser(),
+                ReasoningCounter(ctx.make_parser(), ctx.token_bytes),
+                ctx.stop_token_ids,
+            )
+            for index in range(ctx.n)
+        ]
 
-    def take(self, index: int, event: Event) -> Choice:
-        """Add an event to its choice; what ended well is remembered in its session."""
+    def take(self, index: int, event: Event) -> tuple[Choice, list[Delta]]:
+        """Add an event to its choice; what ended well is remembered in its session.
+
+        Raises as Choice.take does.
+        """
         choice = self._choices[index]
-        choice.take(event)
-        if isinstance(event, Finish) and self._ctx.session_id and not self._is_cut(choice):
+        deltas = choice.take(event)
+        if isinstance(event, Finish) and self._ctx.session_id and not choice.is_cut:
             message = self._builder.message(self._ctx, choice)
             self._engine.remember(self._ctx.session_id, self._prompt, message, choice.token_ids)
-        return choice
-
-    def _is_cut(self, choice: Choice) -> bool:
-        """Whether a stop was removed, so that what is shown is not what was generated."""
-        finish, ids = choice.finish, choice.token_ids
-        stopped_at_id = finish.reason == "stop" and ids[-1] in self._ctx.stop_token_ids
-        return stopped_at_id or finish.matched_stop is not None
+        return choice, deltas
 
     def start(self) -> str:
         return self._builder.format_stream_start(self._ctx)
 
     def chunk(self, index: int, event: Event) -> str:
         """Take an event; what to send of it."""
-        choice = self.take(index, event)
+        choice, deltas = self.take(index, event)
         if isinstance(event, Finish):
-            return self._builder.format_choice_end(self._ctx, choice)
-        return self._builder.format_chunk(self._ctx, choice, event)
+            return self._builder.format_choice_end(self._ctx, choice, deltas)
+        return self._builder.format_chunk(self._ctx, choice, deltas, event)
 
     def end(self) -> str:
         return self._builder.format_stream_end(self._ctx, self._choices)

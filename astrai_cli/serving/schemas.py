@@ -1,17 +1,10 @@
-"""The requests of the OpenAI protocol: what is honoured, what is harmless, what is refused.
-
-A wrong shape is a validation error. A value that is well formed but that astrai
-does not honour is an `unsupported_parameter` error, so nothing a client asks
-for is silently ignored. A null stands for a field left out, as in the official
-reference.
-"""
+"""The requests of the OpenAI protocol: what is honoured, what is harmless, what is refused."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from astrai_cli.config import INT32_MAX, MAX_CHOICES
@@ -26,80 +19,10 @@ from astrai_cli.engine.sampling.params import (
 )
 from astrai_cli.engine.sessions import MAX_ID_LENGTH
 from astrai_cli.engine.stops import MAX_STOP_CHARS, MAX_STOPS
-
-UNSUPPORTED = "unsupported_parameter"
-
-
-def only(*supported: Any) -> AfterValidator:
-    """Refuse every value but these: the ones that ask for nothing astrai lacks."""
-
-    def check(value: Any) -> Any:
-        if value not in supported:
-            names = " or ".join(repr(each) for each in supported)
-            raise PydanticCustomError(UNSUPPORTED, "only {names} is supported", {"names": names})
-        return value
-
-    return AfterValidator(check)
-
-
-def _wrap(kind: type, wrapper: Callable[[Any], Any]) -> BeforeValidator:
-    """Accept a bare value of `kind` where a list is meant."""
-    return BeforeValidator(lambda value: wrapper(value) if isinstance(value, kind) else value)
-
-
-class Body(BaseModel):
-    """A JSON object of a request. Unknown fields are refused; nulls are left out."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _leave_out_nulls(cls, value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: each for key, each in value.items() if each is not None}
-        return value
-
-
-def _text_only(part: Any) -> Any:
-    kind = part.get("type") if isinstance(part, dict) else None
-    if isinstance(kind, str) and kind != "text":
-        raise PydanticCustomError(UNSUPPORTED, "only content of type 'text' is supported")
-    return part
-
-
-class TextPart(Body):
-    """A part of a message."""
-
-    type: Literal["text"]
-    text: str
-
-
-Content = Annotated[
-    list[Annotated[TextPart, BeforeValidator(_text_only)]],
-    _wrap(str, lambda text: [{"type": "text", "text": text}]),
-]
-
-
-class ChatMessage(Body):
-    """One turn of a conversation. `name` goes to the template, which may show it."""
-
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Content
-    name: str | None = None
-    tool_call_id: str | None = None
-    # Fields of our own answers, so that a client may send one back as it came.
-    tool_calls: Annotated[list[Any], only([])] = []
-    annotations: Annotated[list[Any], only([])] = []
-
-    @property
-    def text(self) -> str:
-        return "".join(part.text for part in self.content)
-
-    def for_template(self) -> dict[str, str]:
-        """The message as chat templates expect it, its content one string."""
-        optional = {"name": self.name, "tool_call_id": self.tool_call_id}
-        given = {key: value for key, value in optional.items() if value is not None}
-        return {"role": self.role, "content": self.text, **given}
+from astrai_cli.serving.body import Body, only, wrap
+from astrai_cli.serving.messages import ChatMessage
+from astrai_cli.serving.reasoning import ReasoningBody
+from astrai_cli.serving.tool_requests import ToolsBody
 
 
 class StreamOptions(Body):
@@ -123,7 +46,7 @@ class GenerationBody(Body):
     session_id: SessionId | None = None
 
 
-class ChatCompletionRequest(GenerationBody):
+class ChatCompletionRequest(GenerationBody, ReasoningBody, ToolsBody):
     """The body of `POST /v1/chat/completions`."""
 
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
@@ -137,7 +60,7 @@ class ChatCompletionRequest(GenerationBody):
     min_p: float = Field(0.0, ge=0.0, le=1.0)
     seed: int | None = Field(None, ge=-(2**63), le=2**63 - 1)
     stop: Annotated[
-        list[StopString], _wrap(str, lambda stop: [stop] if stop else []), Field(max_length=16)
+        list[StopString], wrap(str, lambda stop: [stop] if stop else []), Field(max_length=16)
     ] = []
     stop_token_ids: Annotated[list[int], Field(max_length=MAX_STOPS)] = []
     ignore_eos: bool = False
@@ -151,19 +74,16 @@ class ChatCompletionRequest(GenerationBody):
     stream: bool = False
     stream_options: StreamOptions | None = None
 
-    # Accepted, and nothing to do: they concern accounts, or tools that are not there.
+    # Accepted, and nothing to do: they concern accounts.
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     metadata: Annotated[dict[str, str], Field(max_length=16)] | None = None
     service_tier: Annotated[str, only("auto", "default")] = "auto"
-    parallel_tool_calls: bool = True
 
     # Accepted only where they ask for what happens anyway.
     modalities: Annotated[list[str], only(["text"])] = ["text"]
     response_format: Annotated[dict[str, Any], only({"type": "text"})] = {"type": "text"}
-    tools: Annotated[list[Any], only([])] = []
-    tool_choice: Annotated[Any, only("auto", "none")] = "auto"
     store: Annotated[bool, only(False)] = False
     add_generation_prompt: Annotated[bool, only(True)] = True
     continue_final_message: Annotated[bool, only(False)] = False
@@ -178,6 +98,7 @@ class ChatCompletionRequest(GenerationBody):
             raise PydanticCustomError("invalid_value", "stream_options needs stream to be true")
         if self.top_logprobs and not self.logprobs:
             raise PydanticCustomError("invalid_value", "top_logprobs needs logprobs to be true")
+        self.check_reasoning()
         return self
 
     def sampling(self) -> SamplingParams:

@@ -52,9 +52,7 @@ def run_server(
             log_level=serve.log_level,
         )
         client = WorkerClient(config)
-        engine = ServingEngine.create(
-            TextModel.read(source), client, serve.served_model_name, serve.max_choices
-        )
+        engine = ServingEngine.create(TextModel.read(source), client, serve)
         configure_logging(serve.log_level, "server")
         uvloop.run(_Server(engine, serve, listener, on_ready).run())
 

@@ -17,14 +17,16 @@ from astrai_cli.serving.http import until_disconnect
 KEEP_ALIVE_SECONDS = 15.0
 KEEP_ALIVE = b": keep-alive\n\n"
 
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+json_text = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+"""A value as compact JSON."""
+
 # Not line ends in this format, but clients that split text with str.splitlines think so.
 _LINE_ENDS = str.maketrans({"\x85": "\\u0085", "\u2028": "\\u2028", "\u2029": "\\u2029"})
 
 
 def data_event(data: Mapping[str, Any]) -> str:
     """An event without a name, carrying JSON."""
-    text = _encode(data)
+    text = json_text(data)
     return f"data: {text if text.isascii() else text.translate(_LINE_ENDS)}\n\n"
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, NoReturn
 
 from jinja2 import TemplateError, nodes
@@ -15,12 +16,17 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from astrai_cli.errors import ArtifactError, InvalidInputError
+from astrai_cli.models.spec import MUSE_GLIMMER
 from astrai_cli.models.text import TextModel
 
 MAX_PROMPT_CHARS = 64 * 2**20
 MAX_REPEATED = 2**20
+MAX_TEMPLATE_BYTES = 2**20
 
 Message = Mapping[str, Any]
+
+# By architecture; for all others chatml.
+_BUNDLED = {MUSE_GLIMMER: "muse"}
 
 
 class ChatTemplate:
@@ -35,14 +41,21 @@ class ChatTemplate:
         except (TemplateError, RecursionError, SyntaxError) as error:
             raise ArtifactError(f"chat template: {_one_line(error)}") from error
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
-        self._knows_developers = "developer" in source
+        self._source = source
 
     @classmethod
-    def of(cls, text: TextModel) -> ChatTemplate:
-        """The model's own template, or the bundled one where it has none."""
+    def of(cls, text: TextModel, choice: str = "auto") -> ChatTemplate:
+        """The template of a model.
+
+        choice: auto for the model's own, or the bundled one of its family where it has
+        none; bundled for that one; or a file. Raises InvalidInputError for a file that
+        cannot be read.
+        """
         tokens = {"bos_token": text.bos_token, "eos_token": text.eos_token}
-        if text.chat_template is None:
-            return cls.bundled(**tokens)
+        if choice not in {"auto", "bundled"}:
+            return cls(_read(Path(choice)), **tokens)
+        if choice == "bundled" or text.chat_template is None:
+            return cls.bundled(_BUNDLED.get(text.architecture, "chatml"), **tokens)
         return cls(text.chat_template, **tokens)
 
     @classmethod
@@ -50,18 +63,31 @@ class ChatTemplate:
         """The template astrai brings for models without one."""
         return cls(files("templates").joinpath(f"{name}.jinja").read_text("utf-8"), **tokens)
 
-    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
-        """The prompt of a conversation.
+    def knows(self, word: str) -> bool:
+        """Whether the template says anything of a variable, key or role."""
+        return word in self._source
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The prompt of a conversation. variables: what else the template takes.
 
         Raises InvalidInputError when the template refuses the messages, cannot
         render them, or renders more than MAX_PROMPT_CHARS characters.
         """
         chunks = self._template.generate(
-            messages=self._normalised(messages),
-            add_generation_prompt=add_generation_prompt,
-            tools=None,
-            documents=None,
-            **self._tokens,
+            {
+                "tools": None,
+                "documents": None,
+                **(variables or {}),
+                "messages": self._normalised(messages),
+                "add_generation_prompt": add_generation_prompt,
+                **self._tokens,
+            }
         )
         try:
             return _join(chunks)
@@ -73,7 +99,7 @@ class ChatTemplate:
             ) from error
 
     def _normalised(self, messages: Sequence[Message]) -> list[Message]:
-        if self._knows_developers:
+        if self.knows("developer"):
             return list(messages)
         return [
             {**message, "role": "system"} if message["role"] == "developer" else message
@@ -81,10 +107,26 @@ class ChatTemplate:
         ]
 
 
+def _read(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            source = file.read(MAX_TEMPLATE_BYTES + 1)
+        if len(source) > MAX_TEMPLATE_BYTES:
+            raise InvalidInputError(
+                f"{path}: a chat template has at most {MAX_TEMPLATE_BYTES} bytes",
+                param="chat_template",
+            )
+        return source.decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInputError(
+            f"{path}: cannot be read as a chat template: {_one_line(error)}", param="chat_template"
+        ) from error
+
+
 class _Generation(Extension):
     """`{% generation %}…{% endgeneration %}` marks an answer for training; here it is its body."""
 
-    tags = {"generation"}  # noqa: RUF012 (the base class declares it so)
+    tags = {"generation"}
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         next(parser.stream)

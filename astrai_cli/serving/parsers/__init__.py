@@ -33,23 +33,26 @@ __all__ = [
     "parse_output",
 ]
 
-PARSERS: dict[str, Callable[[ToolSet], OutputParser]] = {
-    "none": lambda tools: MuseParser(ToolSet()),
-    "atem": MuseParser,
-    "hermes": HermesParser,
-    "plain": lambda tools: PlainParser(),
+_Factory = Callable[[ToolSet, bool], OutputParser]
+
+PARSERS: dict[str, _Factory] = {
+    "none": lambda tools, thinking: MuseParser(ToolSet()),
+    "atem": lambda tools, thinking: MuseParser(tools),
+    "hermes": lambda tools, thinking: HermesParser(tools, thinking=thinking),
+    "plain": lambda tools, thinking: PlainParser(),
 }
 """By name. none: Muse Glimmer's framing, without calls. plain: neither framing nor calls."""
 
 
-def make_parser(name: str, tools: ToolSet) -> OutputParser:
+def make_parser(name: str, tools: ToolSet, *, thinking: bool = False) -> OutputParser:
     """A parser for one answer. An empty tool set stands for tools that are disabled.
 
-    Raises InvalidInputError for an unknown name.
+    thinking: whether the prompt ends inside the model's thoughts. Raises
+    InvalidInputError for an unknown name.
     """
     if name not in PARSERS:
         raise InvalidInputError(f"there is no parser {name!r}, only {', '.join(PARSERS)}")
-    return PARSERS[name](tools)
+    return PARSERS[name](tools, thinking)
 
 
 def parse_output(

@@ -16,6 +16,13 @@ def chat(**fields: Any) -> bytes:
     return json.dumps({"messages": CHAT, "max_tokens": 1, **fields}).encode()
 
 
+PIXEL = "data:image/png;base64,iVBORw0KGgo="
+
+
+def image(url: str) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
 def said_by(role: str, content: Any, **fields: Any) -> bytes:
     return chat(messages=[{"role": role, "content": content, **fields}])
 
@@ -93,11 +100,24 @@ UNSUPPORTED = {
     "add_generation_prompt": chat(add_generation_prompt=False),
     "continue_final_message": chat(continue_final_message=True),
     "never_heard_of": chat(never_heard_of=1),
-    "messages.0.content.0": said_by("user", [{"type": "image_url", "image_url": {"url": "x"}}]),
-    "messages.0.tool_calls": said_by("assistant", "x", tool_calls=[{"id": "1"}]),
+    "messages.0.content.0": said_by("user", [{"type": "input_audio", "input_audio": {}}]),
+    "messages.0.content.0.image_url.url": said_by("user", [image("https://a.example/b.png")]),
+    "messages.0.content.0.image_url.detail": said_by(
+        "user", [{"type": "image_url", "image_url": {"url": PIXEL, "detail": "low"}}]
+    ),
+    "messages": said_by("user", [image(PIXEL)]),
+    "messages.0": said_by(
+        "assistant", "x", tool_calls=[{"id": "1", "function": {"name": "f", "arguments": "{}"}}]
+    ),
+    "parallel_tool_calls": chat(parallel_tool_calls=False),
+    "reasoning.enabled": chat(reasoning={"enabled": False}),
+    "reasoning.max_tokens": chat(reasoning={"max_tokens": 9}),
 }
 
 HARMLESS = chat(
+    reasoning={"exclude": None, "enabled": True},
+    include_reasoning=True,
+    parallel_tool_calls=True,
     n=1,
     frequency_penalty=0,
     logit_bias={},

@@ -1,0 +1,47 @@
+"""What the bodies of all requests have in common: strict objects, and refusals that say so.
+
+A wrong shape is a validation error. A value that is well formed but that astrai
+does not honour is an `unsupported_parameter` error, so nothing a client asks
+for is silently ignored. A null stands for a field left out, as in the official
+reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, model_validator
+from pydantic_core import PydanticCustomError
+
+UNSUPPORTED = "unsupported_parameter"
+
+
+def only(*supported: Any) -> AfterValidator:
+    """Refuse every value but these: the ones that ask for nothing astrai lacks."""
+
+    def check(value: Any) -> Any:
+        if value not in supported:
+            names = " or ".join(repr(each) for each in supported)
+            raise PydanticCustomError(UNSUPPORTED, "only {names} is supported", {"names": names})
+        return value
+
+    return AfterValidator(check)
+
+
+def wrap(kind: type, wrapper: Callable[[Any], Any]) -> BeforeValidator:
+    """Accept a bare value of `kind` where a list is meant."""
+    return BeforeValidator(lambda value: wrapper(value) if isinstance(value, kind) else value)
+
+
+class Body(BaseModel):
+    """A JSON object of a request. Unknown fields are refused; nulls are left out."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_nulls(cls, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: each for key, each in value.items() if each is not None}
+        return value

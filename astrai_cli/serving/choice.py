@@ -1,0 +1,115 @@
+"""One of the answers to a request, on its way from the worker's events to its client."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Iterable
+
+from astrai_cli.engine.detokenize import Detokenizer, TokenBytes
+from astrai_cli.engine.request import Event, Finish, Piece, TokenLogprob
+from astrai_cli.errors import EngineUnavailableError
+from astrai_cli.serving.parsers import Delta, Ending, OutputParser, ToolCall
+from astrai_cli.serving.parsers.output import Channel, End
+
+
+class ReasoningCounter:
+    """Counts the tokens of an answer's reasoning, from behind its header up to and with its end.
+
+    It reads the ids themselves: the text of a piece need not be that of its ids, as some
+    may be held back.
+    """
+
+    def __init__(self, parser: OutputParser, token_bytes: TokenBytes) -> None:
+        self.count = 0
+        self._parser = parser
+        self._detokenizer = Detokenizer(token_bytes, write_special=True)
+
+    def add(self, token_ids: Iterable[int]) -> None:
+        for token_id in token_ids:
+            self.count += self._parser.is_reasoning
+            self._parser.feed(self._detokenizer.feed(token_id))
+
+
+class Choice:
+    """One answer, as far as it has come. token_ids, logprobs: of all that was generated."""
+
+    def __init__(
+        self,
+        index: int,
+        parser: OutputParser,
+        counter: ReasoningCounter,
+        stop_token_ids: Collection[int] = (),
+    ) -> None:
+        """stop_token_ids: the request's own."""
+        self.index = index
+        self.token_ids: list[int] = []
+        self.logprobs: list[TokenLogprob] = []
+        self._parser = parser
+        self._stop_token_ids = stop_token_ids
+        self._texts: dict[Channel, list[str]] = {"reasoning": [], "content": []}
+        self._counter = counter
+        self._finish: Finish | None = None
+        self._ending: Ending | None = None
+        self.calls: list[tuple[str, ToolCall]] = []
+
+    @property
+    def content(self) -> str:
+        return "".join(self._texts["content"])
+
+    @property
+    def reasoning(self) -> str:
+        return "".join(self._texts["reasoning"])
+
+    @property
+    def finish(self) -> Finish:
+        """Its end. Raises EngineUnavailableError where it has none."""
+        if self._finish is None:
+            raise EngineUnavailableError("the answer has no end")
+        return self._finish
+
+    @property
+    def finish_reason(self) -> str:
+        assert self._ending is not None
+        return self._ending.finish_reason
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether a stop was removed, so that what is shown is not what was generated."""
+        return self._how_it_ended() == "stop"
+
+    @property
+    def n_reasoning(self) -> int:
+        """Tokens of the reasoning."""
+        return self._counter.count
+
+    def take(self, event: Event) -> list[Delta]:
+        """Add an event; what it brings to the answer.
+
+        Raises InvalidToolOutputError where the model's calls cannot be delivered.
+        """
+        if isinstance(event, Finish):
+            self._finish = event
+            self._ending = self._parser.finish(self._how_it_ended())
+            self.calls = [(f"call_{uuid.uuid4().hex}", call) for call in self._ending.tool_calls]
+            deltas = self._ending.deltas
+        else:
+            deltas = self._take_piece(event)
+        for delta in deltas:
+            self._texts[delta.channel].append(delta.text)
+        return deltas
+
+    def _take_piece(self, piece: Piece) -> list[Delta]:
+        self.token_ids += piece.token_ids
+        self.logprobs += piece.logprobs
+        self._counter.add(piece.token_ids)
+        deltas = self._parser.feed(piece.text)
+        if self._parser.failed:
+            # Nothing can mend it: whoever reads on only pays for tokens that are thrown away.
+            self._parser.finish("eos")
+        return deltas
+
+    def _how_it_ended(self) -> End:
+        if self.finish.reason == "length":
+            return "length"
+        stopped = self.token_ids[-1:] and self.token_ids[-1] in self._stop_token_ids
+        return "stop" if stopped or self.finish.matched_stop is not None else "eos"

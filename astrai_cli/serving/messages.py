@@ -1,0 +1,122 @@
+"""The messages of a conversation as OpenAI's protocol has them."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from astrai_cli.serving.body import UNSUPPORTED, Body, only, wrap
+
+_DATA_URL = re.compile(r"data:(image/(?:jpeg|jpg|png));base64,", re.IGNORECASE)
+_PART_TYPES = ("text", "image_url")
+_MAX_TOOL_CALLS = 128
+
+
+def _check_kind(part: Any) -> Any:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if isinstance(kind, str) and kind not in _PART_TYPES:
+        names = " or ".join(map(repr, _PART_TYPES))
+        raise PydanticCustomError(
+            UNSUPPORTED, "only content of type {names} is supported", {"names": names}
+        )
+    return part
+
+
+def _check_url(url: str) -> str:
+    if _DATA_URL.match(url) is None:
+        raise PydanticCustomError(
+            UNSUPPORTED, "only inline JPEG and PNG images are supported: data:image/png;base64,…"
+        )
+    return url
+
+
+class TextPart(Body):
+    """Text of a message."""
+
+    type: Literal["text"]
+    text: str
+
+
+class ImageUrl(Body):
+    """An image as a data URL."""
+
+    url: Annotated[str, AfterValidator(_check_url)]
+
+
+class ImagePart(Body):
+    """An image in a message."""
+
+    type: Literal["image_url"]
+    image_url: ImageUrl
+
+    def data(self) -> bytes:
+        """The compressed image. Raises ValueError where it is not base64."""
+        url = self.image_url.url
+        try:
+            return base64.b64decode(url[url.index(",") + 1 :], validate=True)
+        except binascii.Error as error:
+            raise ValueError(f"the image is not base64: {error}") from None
+
+
+Part = Annotated[TextPart | ImagePart, Field(discriminator="type")]
+Content = Annotated[
+    list[Annotated[Part, BeforeValidator(_check_kind)]],
+    wrap(str, lambda text: [{"type": "text", "text": text}]),
+]
+
+
+class CalledFunction(Body):
+    """What was called: arguments are the JSON text of an object."""
+
+    name: str
+    arguments: str
+
+
+class MessageToolCall(Body):
+    """A call in an earlier answer."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: CalledFunction
+    # Where the call stood in a stream; clients that add deltas up keep it.
+    index: int | None = None
+
+
+class ChatMessage(Body):
+    """One turn of a conversation. `name` goes to the template, which may show it."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Content = []
+    name: str | None = None
+    tool_call_id: str | None = None
+    tool_calls: Annotated[list[MessageToolCall], Field(max_length=_MAX_TOOL_CALLS)] = []
+    reasoning_content: str | None = None
+    # A field of our own answers, so that a client may send one back as it came.
+    annotations: Annotated[list[Any], only([])] = []
+
+    @model_validator(mode="after")
+    def _check_role(self) -> ChatMessage:
+        is_assistant = self.role == "assistant"
+        says_otherwise = is_assistant and (self.tool_calls or self.reasoning_content)
+        if "content" not in self.model_fields_set and not says_otherwise:
+            raise PydanticCustomError("missing", "content is required")
+        if not is_assistant and (self.tool_calls or self.reasoning_content):
+            raise PydanticCustomError(
+                "invalid_value", "only an assistant's message has tool_calls or reasoning_content"
+            )
+        if self.role != "user" and self.images:
+            raise PydanticCustomError(UNSUPPORTED, "images are supported in a user's messages only")
+        return self
+
+    @property
+    def text(self) -> str:
+        return "".join(part.text for part in self.content if isinstance(part, TextPart))
+
+    @property
+    def images(self) -> list[ImagePart]:
+        return [part for part in self.content if isinstance(part, ImagePart)]
