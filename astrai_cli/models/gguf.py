@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from functools import cache, cached_property
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, dequantize
 from numpy.typing import NDArray
 
+from astrai_cli.closing import Closing
 from astrai_cli.errors import ModelFileError
 from astrai_cli.models.architectures import (
     ROPE_FACTORS,
@@ -30,7 +30,7 @@ from astrai_cli.models.spec import ModelSpec
 MAX_ROPE_FACTORS = 512
 
 
-class GGUFFile:
+class GGUFFile(Closing):
     """A GGUF file of any kind: metadata and tensors. Close it, or use it in a `with`."""
 
     path: Path
@@ -80,17 +80,6 @@ class GGUFFile:
         except BufferError:
             # Somebody still holds a view: the mapping goes when the last view does.
             return
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 class ModelFile(GGUFFile):

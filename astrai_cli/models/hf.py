@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from astrai_cli.closing import Closing
 from astrai_cli.errors import ModelFileError
 from astrai_cli.models.architectures import ROPE_FACTORS, expected_tensors
 from astrai_cli.models.hf_config import HfConfig, model_spec, read_json, vision_spec
@@ -74,7 +73,7 @@ def is_hf_folder(path: Path) -> bool:
     return (path / CONFIG_NAME).is_file()
 
 
-class HfFolder:
+class HfFolder(Closing):
     """An open folder of a decoder that astrai runs, under the names GGUF files have.
 
     The order of rotary components is the half-split one already. Close it, or use it in
@@ -128,17 +127,6 @@ class HfFolder:
     def close(self) -> None:
         for shard in self._shards.values():
             shard.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def stored_shape(self, name: str) -> tuple[int, ...]:
         """The shape of a tensor in its file. Raises ModelFileError for an unknown name."""

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Literal, Protocol, Self
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from astrai_cli.closing import Closing
 from astrai_cli.errors import ModelFileError
 from astrai_cli.files import sha256_of_all
 from astrai_cli.models import hf_text, tokenizer
@@ -62,7 +62,7 @@ class VisionSource(Protocol):
         """A tensor of `vision_tensors`; raises ModelFileError."""
 
 
-class ModelSource(ABC):
+class ModelSource(Closing):
     """An open model. Close it, or use it in a `with`.
 
     kind: of its files. weights: of the decoder. files: all that the model is made of.
@@ -101,17 +101,6 @@ class ModelSource(ABC):
 
     @abstractmethod
     def close(self) -> None: ...
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 class GGUFSource(ModelSource):
