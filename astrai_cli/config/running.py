@@ -1,0 +1,173 @@
+"""The options of what runs a model: where it is, how it is exported, what it may use."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from astrai_cli.config.base import (
+    INT32_MAX,
+    MAX_IMAGE_BYTES,
+    Group,
+    UserPath,
+    default_cache_dir,
+)
+
+
+class ModelConfig(Group):
+    """What runs the model, and where models are kept."""
+
+    backend: str | None = Field(
+        None, description="Backend to use; the best one for this machine when left out."
+    )
+    cache_dir: UserPath = Field(
+        default_factory=default_cache_dir,
+        description="Folder for pulled models and for artifacts exported on first use; "
+        "$XDG_CACHE_HOME/astrai or ~/.cache/astrai when left out.",
+    )
+
+
+class _StepBound(Group):
+    """The option that bounds both what an export is built for and what serving runs."""
+
+    max_prefill_chunk: int = Field(
+        512,
+        ge=1,
+        le=4096,
+        description="Most prompt tokens run in one step. An export is built for this many; "
+        "serving may run fewer, never more than its artifact was built for.",
+    )
+
+
+class _Vision(Group):
+    """The options of images, at export and where a backend runs model files as they are."""
+
+    mmproj: UserPath | None = Field(
+        None, description="GGUF file of the model's vision tower; without one it sees no images."
+    )
+    max_vision_patches: int | None = Field(
+        None,
+        ge=4,
+        le=INT32_MAX,
+        description="Most patches of an image, in whole groups of four; larger images are scaled "
+        "down. 16384 for an export and 4096 for serving when left out; serving never uses more "
+        "than its artifact was built for.",
+    )
+
+
+class ExportConfig(_StepBound, _Vision):
+    """How a model file becomes an artifact."""
+
+
+class LimitsConfig(_StepBound, _Vision):
+    """What the engine may use at run time."""
+
+    max_context: int | None = Field(
+        None,
+        gt=1,
+        le=INT32_MAX,
+        description="Positions one sequence may use, prompt and answer together; "
+        "the smaller of the model's context and 4096 when left out, never more than the model's.",
+    )
+    max_decode_sequences: int = Field(
+        8, ge=1, le=1024, description="Sequences that may run at once."
+    )
+    max_step_tokens: int | None = Field(
+        None,
+        ge=1,
+        le=65536,
+        description="Most tokens run in one step, prompts and answers together; as many as the "
+        "artifact was built for when left out, never more.",
+    )
+    max_inflight_requests: int = Field(
+        64,
+        ge=1,
+        le=INT32_MAX,
+        description="Requests admitted at once, running and waiting; more are refused.",
+    )
+    max_queue: int | None = Field(
+        None,
+        ge=0,
+        le=INT32_MAX,
+        description="Requests admitted beyond those that may run at once; bounded by "
+        "max_inflight_requests alone when left out.",
+    )
+    queue_timeout: float | None = Field(
+        None,
+        gt=0.0,
+        le=86400.0,
+        description="Seconds a request may wait to be started, then it is refused; "
+        "without a bound when left out.",
+    )
+    max_sessions: int | None = Field(
+        None,
+        ge=1,
+        le=INT32_MAX,
+        description="Sessions at once: the named ones, which stay, and one for each other request "
+        "in flight; as many as max_inflight_requests when left out.",
+    )
+    evict_idle_sessions: bool = Field(
+        False,
+        description="When there are max_sessions, forget the named one that is idle for longest "
+        "instead of refusing a new one.",
+    )
+    cache: Literal["contiguous", "paged"] = Field(
+        "paged",
+        description="How cells are given to sequences: a whole context each, or pages as they "
+        "grow, with equal prefixes sharing theirs.",
+    )
+    page_size: int = Field(32, ge=1, le=4096, description="Cells of a page of the paged cache.")
+    max_cells: int | None = Field(
+        None,
+        ge=2,
+        le=INT32_MAX,
+        description="Cells of the cache, one of them left for padded writes; a whole context for "
+        "every sequence, snapshot and capture slot when left out.",
+    )
+    prefix_cache_entries: int = Field(
+        0,
+        ge=0,
+        le=1024,
+        description="Prompts whose pages stay in the paged cache for later requests, those used "
+        "last; other pages stay until their room is needed.",
+    )
+    prefix_capture_slots: int = Field(
+        0,
+        ge=0,
+        le=1024,
+        description="Prompts that may be on their way to becoming such entries at once; "
+        "0: as many as sequences may run, but at most two.",
+    )
+    max_image_bytes: int = Field(
+        MAX_IMAGE_BYTES,
+        ge=1,
+        le=MAX_IMAGE_BYTES,
+        description="Most bytes of an image as it comes, compressed. A request must have room for "
+        "it in base64: max_request_bytes is at least 4/3 of this and 1024 more.",
+    )
+    threads: int | None = Field(
+        None, ge=1, le=1024, description="CPU threads; all cores when left out."
+    )
+    kv_dtype: Literal["float16", "float32"] = Field(
+        "float16", description="Number type the cache stores keys and values in."
+    )
+
+
+class SamplingConfig(Group):
+    """Defaults of sampling for `chat` and the engine API."""
+
+    temperature: float = Field(1.0, ge=0.0, le=10.0, description="0 picks the likeliest token.")
+    top_k: int = Field(50, ge=0, le=INT32_MAX, description="Keep the k likeliest tokens; 0: all.")
+    top_p: float = Field(
+        1.0, gt=0.0, le=1.0, description="Keep the likeliest tokens of this total probability."
+    )
+    min_p: float = Field(
+        0.0, ge=0.0, le=1.0, description="Drop tokens below this share of the likeliest's."
+    )
+    seed: int | None = Field(
+        None, ge=0, le=2**63 - 1, description="Makes sampling repeatable; random when left out."
+    )
+    max_tokens: int | None = Field(
+        None, ge=1, le=INT32_MAX, description="Most tokens to generate; the context when left out."
+    )
