@@ -78,16 +78,19 @@ class PreciseLinear(nn.Module):
     The weights are an int8 matrix and a second one that holds what the first lost.
     """
 
-    def __init__(self, weight: Tensor) -> None:
+    bias: Tensor | None
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         super().__init__()
         coarse = round_to_int8(weight, None)
         lost = weight - coarse.values * coarse.scales[:, None]
         self.coarse = Int8Linear(coarse, None)
         self.fine = Int8Linear(round_to_int8(lost, None), None)
+        self.register_buffer("bias", bias)
 
     def forward(self, x: Tensor) -> Tensor:
         output: Tensor = self.coarse(x) + self.fine(x)
-        return output
+        return output if self.bias is None else output + self.bias
 
 
 # Sharply scaled scores make an error in a query or key weigh many times that of another,

@@ -22,8 +22,8 @@ from astrai_cli.models.vision_spec import CHANNELS, PATCH_EMBEDDING, POSITION_TA
 from backends.base import Progress
 from backends.cpu.lowering import SegmentLowering, write_methods
 from backends.cpu.operators import rotate
-from backends.cpu.quantized import Int8Linear, RoundRows, RowNorm
-from backends.cpu.rotation import ResidualRotation, turn_input
+from backends.cpu.quantized import Int8Linear, PreciseLinear, RoundRows, RowNorm
+from backends.cpu.rotation import ResidualRotation
 from backends.cpu.rounding import round_to_int8
 from backends.cpu.vision import (
     POSITIONS_NAME,
@@ -89,7 +89,10 @@ class _Last(nn.Module):
 
 
 class _Projector(nn.Module):
-    """From cells to rows of the text model's width."""
+    """From cells to rows of the text model's width.
+
+    Its maps are few, and cost as much precision as all others together when they are rounded.
+    """
 
     def __init__(self, maps: nn.ModuleList, norm: nn.RMSNorm) -> None:
         super().__init__()
@@ -183,22 +186,17 @@ class VisionExporter:
 
     def _projector(self) -> _Projector:
         spec = self._spec
-        maps = nn.ModuleList(
-            [
-                cells_from_stream(
-                    self._tensor("mm.0.weight"), self._norm("v.post_ln"), self._residual
-                )
-            ]
-        )
+        norm = self._norm("v.post_ln")
+        first = cells_from_stream(self._tensor("mm.0.weight"), norm, self._residual)
         # The norm behind the last map has no weight, so a rotation may come before it.
         last = self._text_rows(self._tensor("mm.2.weight").T).T.contiguous()
-        for weight in (self._tensor("mm.1.weight"), last):
-            linear = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
-            linear.weight.data = weight
-            maps.append(linear.requires_grad_(False))
-        for name in ("1", "2"):
-            turn_input(maps, name)
-        _quantize(maps)
+        maps = nn.ModuleList(
+            [
+                PreciseLinear(first.weight, first.bias.detach()),
+                PreciseLinear(self._tensor("mm.1.weight")),
+                PreciseLinear(last),
+            ]
+        )
         return _Projector(maps, nn.RMSNorm(spec.text_width, spec.norm_eps).requires_grad_(False))
 
     def _write_positions(self, path: Path) -> None:
@@ -217,22 +215,20 @@ class VisionExporter:
         return torch.from_numpy(np.require(self._source.get(name), requirements="W"))
 
 
+_SHARE_AN_INPUT = frozenset({"attn_q", "attn_k", "attn_v", "ffn_up"})
+
+
 def _quantize_block(block: VisionBlock) -> VisionBlock:
     """Put rounded maps and norms in the place of a rotated block's own."""
-    _quantize(block, shared=("attn_q", "attn_k", "attn_v", "ffn_up"))
+    for name, linear in list(block.named_modules()):
+        if isinstance(linear, nn.Linear):
+            bias = linear.bias.detach().clone()
+            rounded = Int8Linear(round_to_int8(linear.weight, None), bias)
+            alone = nn.Sequential(RoundRows(), rounded)
+            block.set_submodule(name, rounded if name in _SHARE_AN_INPUT else alone)
     for name in ("ln1", "ln2"):
         norm = block.get_submodule(name)
         assert isinstance(norm, nn.RMSNorm)
         # Maps that share an input share its rounding.
         block.set_submodule(name, nn.Sequential(RowNorm(norm), RoundRows()))
     return block
-
-
-def _quantize(parent: nn.Module, shared: tuple[str, ...] = ()) -> None:
-    """Put rounded maps in the place of all; those not in `shared` round their own rows."""
-    for name, linear in list(parent.named_modules()):
-        if isinstance(linear, nn.Linear):
-            bias = None if linear.bias is None else linear.bias.detach().clone()
-            rounded = Int8Linear(round_to_int8(linear.weight, None), bias)
-            alone = nn.Sequential(RoundRows(), rounded)
-            parent.set_submodule(name, rounded if name in shared else alone)

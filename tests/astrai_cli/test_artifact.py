@@ -3,12 +3,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from muse_fixtures import MMPROJ
 from recording_backend import RecordingBackend
 from tiny_models import CHAT_TEMPLATE, tiny_gguf
 
-from astrai_cli.artifact import MANIFEST_NAME, Artifact, create_artifact, export_model
+from astrai_cli.artifact import MANIFEST_NAME, Artifact, Source, create_artifact, export_model
 from astrai_cli.config import ExportConfig
 from astrai_cli.errors import ArtifactError, BackendUnavailableError, ModelFileError
+from astrai_cli.files import sha256_of
+from astrai_cli.models.vision_spec import VisionFile
 
 
 def silent(what: str, fraction: float) -> None:
@@ -34,6 +37,27 @@ def test_holds_what_was_exported(tmp_path: Path, recording_backend: RecordingBac
     assert {*manifest.files} == {"tokenizer.json", "chat_template.jinja", "weights/model.bin"}
     assert manifest.export_options == ExportConfig().model_dump(mode="json")
     assert "astrai" in manifest.versions
+
+
+def test_holds_what_sees_images(tmp_path: Path, recording_backend: RecordingBackend) -> None:
+    source = tiny_gguf(tmp_path, width=256)
+    options = ExportConfig(mmproj=MMPROJ, max_vision_patches=1027)
+    export_model(source, tmp_path / "out", "recording", options, silent)
+    vision = Artifact.open(tmp_path / "out").manifest.vision
+    assert vision is not None
+    assert vision.max_patches == 1024
+    assert vision.mmproj == Source(name=MMPROJ.name, sha256=sha256_of(MMPROJ))
+    with VisionFile.open(MMPROJ) as tower:
+        assert vision.spec == tower.spec
+
+
+def test_a_tower_of_another_model_is_refused(
+    tmp_path: Path, recording_backend: RecordingBackend
+) -> None:
+    source = tiny_gguf(tmp_path)
+    with pytest.raises(ModelFileError, match=r"gives rows of 256, and the text model takes 64"):
+        export_model(source, tmp_path / "out", "recording", ExportConfig(mmproj=MMPROJ), silent)
+    assert list(tmp_path.iterdir()) == [source]
 
 
 def test_rope_factors_survive(tmp_path: Path, recording_backend: RecordingBackend) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from muse_fixtures import MMPROJ
 from parrot import SAYING
 from recording_backend import RecordingBackend
 from tiny_models import tiny_gguf
 
 import astrai_cli
+from astrai_cli.artifact import Artifact
 from astrai_cli.commands.prepare import prepare
 from astrai_cli.config import Config, ExportConfig, LimitsConfig, ModelConfig
 from astrai_cli.errors import BackendUnavailableError, InvalidInputError, ModelFileError
@@ -60,4 +62,24 @@ def test_a_smaller_chunk_needs_no_artifact_of_its_own(
     assert prepared(512) == prepared(64)
     assert recording_backend.exports == 1
     assert prepared(1024) != prepared(512)
+    assert recording_backend.exports == 2
+
+
+def test_smaller_images_need_no_artifact_of_their_own(
+    tmp_path: Path, recording_backend: RecordingBackend
+) -> None:
+    source = tiny_gguf(tmp_path, width=256)
+
+    def most_patches(asked: int | None) -> int:
+        config = Config(
+            model=ModelConfig(cache_dir=tmp_path / "cache"),
+            export=ExportConfig(mmproj=MMPROJ, max_vision_patches=asked),
+        )
+        vision = Artifact.open(prepare(str(source), config).source).manifest.vision
+        assert vision is not None
+        return vision.max_patches
+
+    assert [most_patches(asked) for asked in (None, 64, 16384)] == [16384] * 3
+    assert recording_backend.exports == 1
+    assert most_patches(20000) == 20000
     assert recording_backend.exports == 2

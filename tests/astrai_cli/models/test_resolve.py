@@ -2,6 +2,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from muse_fixtures import MMPROJ
 from recording_backend import RecordingBackend
 from tiny_models import tiny_gguf
 
@@ -28,6 +29,23 @@ def test_exports_once_for_each_source_and_options(
     smaller = ExportConfig(max_prefill_chunk=64)
     paths |= {resolve(second, cache).path, resolve(first, cache, smaller).path}
     assert (len(paths), recording_backend.exports) == (3, 3)
+
+
+def test_a_tower_counts_by_what_it_is(tmp_path: Path, recording_backend: RecordingBackend) -> None:
+    """Not by its path: the same bytes elsewhere are the same, other bytes in its place are not."""
+    source, cache = tiny_gguf(tmp_path, width=256), tmp_path / "cache"
+    mmproj, moved = tmp_path / "mmproj.gguf", tmp_path / "moved.gguf"
+    mmproj.write_bytes(MMPROJ.read_bytes())
+    blind = resolve(source, cache)
+    seeing = resolve(source, cache, ExportConfig(mmproj=mmproj))
+    assert (blind.manifest.vision, seeing.path == blind.path) == (None, False)
+    mmproj.rename(moved)
+    assert resolve(source, cache, ExportConfig(mmproj=moved)).path == seeing.path
+    mmproj.write_bytes(MMPROJ.read_bytes() + b"!")
+    assert resolve(source, cache, ExportConfig(mmproj=mmproj)).path != seeing.path
+    assert recording_backend.exports == 3
+    with pytest.raises(ModelFileError, match=r"absent\.gguf"):
+        resolve(source, cache, ExportConfig(mmproj=tmp_path / "absent.gguf"))
 
 
 def test_an_artifact_is_taken_as_it_is(tmp_path: Path, recording_backend: RecordingBackend) -> None:

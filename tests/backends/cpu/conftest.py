@@ -24,8 +24,8 @@ torch._logging._internal.trace_log.propagate = True
 # What tests export is too small for more.
 torch.set_num_threads(1)
 
-Export = Callable[[Path], Path]
-"""export(gguf_path) -> the artifact's folder."""
+Export = Callable[..., Path]
+"""export(model, mmproj=None) -> the artifact's folder."""
 
 
 def silent(what: str, fraction: float) -> None:
@@ -47,9 +47,9 @@ def export(tmp_path_factory: pytest.TempPathFactory, native_library: Path) -> Ex
     folder = tmp_path_factory.mktemp("artifacts")
 
     @cache
-    def export_once(source: Path) -> Path:
+    def export_once(source: Path, mmproj: Path | None = None) -> Path:
         target = folder / source.stem
-        return export_model(source, target, "cpu", ExportConfig(), silent).path
+        return export_model(source, target, "cpu", ExportConfig(mmproj=mmproj), silent).path
 
     assert get_backend("cpu").unavailable() is None
     return export_once

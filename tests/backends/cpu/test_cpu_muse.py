@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import numpy as np
-from muse_fixtures import Q4_K_M, distance, reference
+from muse_fixtures import MMPROJ, Q4_K_M, distance, reference
 from numpy.typing import NDArray
 
 from astrai_cli.artifact import Artifact
@@ -21,9 +21,9 @@ FARTHEST = 0.13
 
 
 def test_nearer_than_the_files_own_kernels(
-    export: Callable[[Path], Path], native_library: Path
+    export: Callable[..., Path], native_library: Path
 ) -> None:
-    artifact = Artifact.open(export(Q4_K_M))
+    artifact = Artifact.open(export(Q4_K_M, MMPROJ))
     tokens = reference("input_ids").astype(np.int32)
     pages = np.arange(1, dtype=np.int32)
     with closing(CpuExecutor(native_library, artifact, LimitsConfig())) as executor:
