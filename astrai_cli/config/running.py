@@ -44,7 +44,9 @@ class _Vision(Group):
     """The options of images, at export and where a backend runs model files as they are."""
 
     mmproj: UserPath | None = Field(
-        None, description="GGUF file of the model's vision tower; without one it sees no images."
+        None,
+        description="GGUF file of the model's vision tower, where the model has none of its own. "
+        "An artifact has the tower it was exported with, and takes no other.",
     )
     max_vision_patches: int | None = Field(
         None,

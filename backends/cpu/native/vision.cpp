@@ -1,8 +1,10 @@
 // The C interface of vision towers: a program of methods that map rows, and the attention between
 // them. The caller holds the rows of an image and gives them to a method some at a time, so that
 // the program's own memory does not grow with images.
+#include <algorithm>
 #include <cstring>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include <executorch/extension/module/module.h>

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cli_process import ASTRAI, environment
+from muse_fixtures import MMPROJ
 from reference_decoder import ReferenceDecoder, relative_error
 from step_texts import random_tokens
 from tiny_models import tiny_gguf
@@ -138,6 +139,15 @@ def test_an_interrupted_export_leaves_no_artifact(
         assert [name.startswith(".partial-artifact-") for name in left] == [True]
     else:
         assert left == []
+
+
+def test_an_export_interrupted_in_the_vision_tower(model: Path, tmp_path: Path) -> None:
+    process = start(model, "--mmproj", MMPROJ, "-o", "artifact", cwd=tmp_path)
+    wait_for(process, "rounding layer 2 of 5 of the vision tower")
+    process.send_signal(signal.SIGINT)
+    process.communicate()
+    assert process.returncode == 130
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_full_disk(model: Path, tmp_path: Path) -> None:
