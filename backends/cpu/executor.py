@@ -34,45 +34,25 @@ class CpuExecutor:
     """An artifact of the cpu backend, open. Steps release Python's lock while they run."""
 
     def __init__(self, library: Path, artifact: Artifact, limits: LimitsConfig) -> None:
-        """Load the program. Raises ArtifactError, BackendUnavailableError, InvalidInputError."""
+        """Load the programs. Raises ArtifactError, BackendUnavailableError, InvalidInputError."""
         _check_tower(artifact, limits.mmproj)
+        _check_heads(artifact)
         spec, vision = artifact.spec, artifact.manifest.vision
-        if spec.head_width > MAX_HEAD_WIDTH:
-            raise ArtifactError(
-                f"{artifact.path}: heads are {spec.head_width} wide; "
-                f"the cpu backend runs up to {MAX_HEAD_WIDTH}"
-            )
+        max_context = context_limit(spec, limits.max_context)
         self._native = native.load(library)
-        error = ctypes.create_string_buffer(native.ERROR_BYTES)
-        windows = (c_int64 * spec.n_layers)(*(window or 0 for window in spec.windows))
-        program = artifact.path / str(artifact.manifest.details.get("program"))
-        with _running:
-            threads = self._native.astrai_set_threads(limits.threads or _available_cores())
-            self._program: int | None = self._native.astrai_open(
-                os.fsencode(program),
-                spec.n_layers,
-                spec.n_kv_heads,
-                spec.head_width,
-                _KV_TYPES[limits.kv_dtype],
-                windows,
-                error,
-            )
-        if self._program is None:
-            raise ArtifactError(f"{program}: {error.value.decode()}")
+        self._program: int | None = None
         self._encoder: VisionEncoder | None = None
-        if vision is not None:
-            try:
-                with _running:
-                    self._encoder = VisionEncoder(self._native, artifact, vision)
-            except ArtifactError:
-                self.close()
-                raise
         self._cells = 0
+        try:
+            threads = self._load(artifact, limits)
+        except ArtifactError:
+            self.close()
+            raise
         self._info = ExecutorInfo(
             spec=spec,
             backend="cpu",
             max_step_tokens=artifact.manifest.limits.max_prefill_chunk,
-            max_context=context_limit(spec, limits.max_context),
+            max_context=max_context,
             bytes_per_cell=self._native.astrai_bytes_per_cell(self._program),
             details={"kv_dtype": limits.kv_dtype, "threads": threads},
             vision=None if vision is None else vision.spec,
@@ -82,6 +62,29 @@ class CpuExecutor:
                 else min(vision_patch_limit(limits.max_vision_patches), vision.max_patches)
             ),
         )
+
+    def _load(self, artifact: Artifact, limits: LimitsConfig) -> int:
+        """Load what the artifact has; how many threads run it."""
+        spec, vision = artifact.spec, artifact.manifest.vision
+        error = ctypes.create_string_buffer(native.ERROR_BYTES)
+        windows = (c_int64 * spec.n_layers)(*(window or 0 for window in spec.windows))
+        program = artifact.path / str(artifact.manifest.details.get("program"))
+        with _running:
+            threads: int = self._native.astrai_set_threads(limits.threads or _available_cores())
+            self._program = self._native.astrai_open(
+                os.fsencode(program),
+                spec.n_layers,
+                spec.n_kv_heads,
+                spec.head_width,
+                _KV_TYPES[limits.kv_dtype],
+                windows,
+                error,
+            )
+            if self._program is None:
+                raise ArtifactError(f"{program}: {error.value.decode()}")
+            if vision is not None:
+                self._encoder = VisionEncoder(self._native, artifact, vision)
+        return threads
 
     @property
     def info(self) -> ExecutorInfo:
@@ -160,6 +163,19 @@ class CpuExecutor:
         if self._program is None:
             raise ExecutionError("the executor is closed")
         return self._program
+
+
+def _check_heads(artifact: Artifact) -> None:
+    vision = artifact.manifest.vision
+    widths = {"heads": artifact.spec.head_width}
+    if vision is not None:
+        widths["the vision tower's heads"] = vision.spec.head_width
+    for what, width in widths.items():
+        if width > MAX_HEAD_WIDTH:
+            raise ArtifactError(
+                f"{artifact.path}: {what} are {width} wide; "
+                f"the cpu backend runs up to {MAX_HEAD_WIDTH}"
+            )
 
 
 def _check_tower(artifact: Artifact, mmproj: Path | None) -> None:

@@ -187,18 +187,28 @@ def test_files_that_shrink_after_they_were_checked(
         CpuExecutor(native_library, artifact, LimitsConfig())
 
 
+def with_spec(muse: Path, **changes: int) -> Artifact:
+    """The artifact with a manifest that says something else of the tower."""
+    artifact = Artifact.open(muse)
+    vision = artifact.manifest.vision
+    assert vision is not None
+    wrong = vision.model_copy(update={"spec": replace(vision.spec, **changes)})
+    return replace(artifact, manifest=artifact.manifest.model_copy(update={"vision": wrong}))
+
+
+def test_heads_that_are_too_wide(muse: Path, native_library: Path) -> None:
+    wide = with_spec(muse, width=512, n_heads=1)
+    with pytest.raises(ArtifactError, match=r"tower's heads are 512 wide; .* up to 256"):
+        CpuExecutor(native_library, wide, LimitsConfig())
+
+
 @pytest.mark.parametrize("changes", [{"n_layers": 9}, {"n_heads": 3}, {"text_width": 64}])
 def test_a_failure_changes_nothing(
     muse: Path, native_library: Path, changes: dict[str, int]
 ) -> None:
     """A tower that is not the manifest's fails to encode, and texts go on."""
     tokens = reference("input_ids").astype(np.int32)
-    artifact = Artifact.open(muse)
-    vision = artifact.manifest.vision
-    assert vision is not None
-    wrong = vision.model_copy(update={"spec": replace(vision.spec, **changes)})
-    manifest = artifact.manifest.model_copy(update={"vision": wrong})
-    changed = replace(artifact, manifest=manifest)
+    changed = with_spec(muse, **changes)
     with closing(CpuExecutor(native_library, changed, LimitsConfig())) as executor:
         executor.allocate(CELLS)
         whole = run(executor, tokens, len(tokens))
