@@ -31,7 +31,6 @@ from local_server import server_process
 from process_memory import MemoryCurve, MemoryWatch
 from soak_requests import SESSION_IDS, SESSIONS, Fate, RandomClient
 
-from astrai_cli.benchmark.load.client import KEEPALIVE_SECONDS
 from astrai_cli.config import ExportConfig, LimitsConfig, ModelConfig, ServeConfig
 from astrai_cli.loading import prepare_model
 
@@ -77,7 +76,7 @@ class Soak:
         self._http = httpx.AsyncClient(
             base_url=url,
             timeout=PATIENCE,
-            limits=httpx.Limits(max_connections=None, keepalive_expiry=KEEPALIVE_SECONDS),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
         )
         self._server_pid = server_pid
         self._options = options

@@ -16,9 +16,6 @@ from astrai_cli.benchmark.load.requests import LoadRequest
 from astrai_cli.errors import ServerError
 from astrai_cli.remote import CONNECT_SECONDS, Chunk, ChunkReader, ModelList, base_url
 
-# Less than servers wait, so that none closes a connection just as it is used again.
-KEEPALIVE_SECONDS = 2.0
-
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -113,7 +110,9 @@ class LoadClient:
             base_url=base_url(url),
             headers={"Authorization": f"Bearer {key}"} if key else {},
             timeout=httpx.Timeout(timeout, connect=CONNECT_SECONDS, pool=None),
-            limits=httpx.Limits(max_connections=None, keepalive_expiry=KEEPALIVE_SECONDS),
+            # A server may close an idle connection just as the next request is written to it,
+            # and nobody could tell that from a request it lost.
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
         )
         self._model = model
         self._timeout = timeout
