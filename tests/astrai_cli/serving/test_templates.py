@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from byte_tokenizer import byte_text
 
 from astrai_cli.errors import ArtifactError, InvalidInputError
 from astrai_cli.serving import templates
+from astrai_cli.serving.parsers import ToolCall, parse_output
 from astrai_cli.serving.templates import ChatTemplate
 
 CONVERSATION = [
@@ -84,3 +88,97 @@ def test_the_prompt_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_no_template_is_an_error_of_the_artifact(source: str) -> None:
     with pytest.raises(ArtifactError, match="chat template"):
         ChatTemplate(source)
+
+
+def call(name: str, **arguments: object) -> dict[str, object]:
+    return {"id": "1", "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def muse(messages: list[dict[str, object]], **variables: object) -> str:
+    return ChatTemplate.bundled("muse").render(messages, variables=variables)
+
+
+def test_muse_frames_every_role_and_every_part_of_an_answer() -> None:
+    messages = [
+        {"role": "system", "content": "Be kind."},
+        {"role": "developer", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "text", "text": "Look: "}, {"type": "image"}]},
+        {
+            "role": "assistant",
+            "reasoning_content": "I need two things.",
+            "content": "Let me see.",
+            "tool_calls": [
+                call("files.read", path=" a b ", lines=[1, {"n": 2}], whole=True),
+                call("get_time.get_time"),
+            ],
+        },
+        {"role": "tool", "name": "files.read", "content": "<b>"},
+        {"role": "assistant", "content": "Done."},
+    ]
+    tools = [
+        {"type": "function", "function": {"name": "files.read"}},
+        {"type": "function", "function": {"name": "files.write"}},
+        {"type": "function", "function": {"name": "get_time.get_time"}},
+    ]
+    assert muse(messages, tools=tools, reasoning_strength="high") == (
+        "<|start|>system<|message|>Be kind.\n\nReasoning strength: high.\n\n"
+        "Here are the functions available in JSONSchema format:\n"
+        '{"name": "files.read"}\n{"name": "files.write"}\n{"name": "get_time.get_time"}\n\n'
+        'Valid recipients: "self", "files.*", "get_time.*", "user".<|eot|>'
+        "<|start|>developer<|message|>Be brief.<|eot|>"
+        "<|start|>user<|message|>Look: <|image_start|><|patch|><|image_end|><|eot|>"
+        "<|start|>assistant to=self<|message|>I need two things.<|eom|>"
+        "<|start|>assistant to=user<|message|>Let me see.<|eom|>"
+        "<|start|>assistant to=files.read<|message|><atem:function_calls>\n"
+        '<atem:invoke name="files.read">\n'
+        '<atem:parameter name="path"> a b </atem:parameter>\n'
+        '<atem:parameter name="lines">[1, {"n": 2}]</atem:parameter>\n'
+        '<atem:parameter name="whole">true</atem:parameter>\n'
+        "</atem:invoke>\n</atem:function_calls><|eom|>"
+        "<|start|>assistant to=get_time.get_time<|message|><atem:function_calls>\n"
+        '<atem:invoke name="get_time.get_time">\n'
+        "</atem:invoke>\n</atem:function_calls><|eot|>"
+        '<|start|>tool files.read<|message|><tool_output name="files.read">\n<b>\n'
+        "</tool_output><|eot|>"
+        "<|start|>assistant to=user<|message|>Done.<|eot|>"
+        "<|start|>assistant"
+    )
+
+
+def test_muse_has_a_system_message_where_the_conversation_has_none() -> None:
+    assert muse([{"role": "user", "content": "hi"}]) == (
+        "<|start|>system<|message|>Reasoning strength: medium.\n\n"
+        'Valid recipients: "self", "user".<|eot|>'
+        "<|start|>user<|message|>hi<|eot|><|start|>assistant"
+    )
+
+
+def test_what_the_muse_template_writes_its_parser_reads() -> None:
+    answer = {
+        "role": "assistant",
+        "reasoning_content": "Hm.",
+        "content": "Let me see.",
+        "tool_calls": [call("f.f", text="a\n</b>", n=3)],
+    }
+    before = muse([{"role": "user", "content": "hi"}])
+    messages: list[dict[str, object]] = [{"role": "user", "content": "hi"}, answer]
+    whole = ChatTemplate.bundled("muse").render(messages, add_generation_prompt=False)
+    properties = {"text": {"type": "string"}, "n": {"type": "integer"}}
+    parameters = {"type": "object", "properties": properties}
+    tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+    parsed = parse_output("atem", whole.removeprefix(before), [tool])
+    assert (parsed.reasoning, parsed.content) == ("Hm.", "Let me see.")
+    assert parsed.tool_calls == (ToolCall("f", {"text": "a\n</b>", "n": 3}),)
+
+
+def test_a_template_in_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "template.jinja"
+    path.write_text("{{ messages | length }}{{ eos_token }}")
+    template = ChatTemplate.of(byte_text(256), str(path))
+    assert template.render(CONVERSATION) == "2<end>"
+    path.write_bytes(b"\xff")
+    with pytest.raises(InvalidInputError, match="cannot be read"):
+        ChatTemplate.of(byte_text(256), str(path))
+    path.write_bytes(b"x" * (templates.MAX_TEMPLATE_BYTES + 1))
+    with pytest.raises(InvalidInputError, match=f"at most {templates.MAX_TEMPLATE_BYTES}"):
+        ChatTemplate.of(byte_text(256), str(path))
