@@ -37,10 +37,10 @@ class Choice:
         self,
         index: int,
         parser: OutputParser,
-        counter: ReasoningCounter,
+        counter: ReasoningCounter | None,
         stop_token_ids: Collection[int] = (),
     ) -> None:
-        """stop_token_ids: the request's own."""
+        """counter: None for a model that does not reason. stop_token_ids: the request's own."""
         self.index = index
         self.token_ids: list[int] = []
         self.logprobs: list[TokenLogprob] = []
@@ -80,7 +80,7 @@ class Choice:
     @property
     def n_reasoning(self) -> int:
         """Tokens of the reasoning."""
-        return self._counter.count
+        return 0 if self._counter is None else self._counter.count
 
     def take(self, event: Event) -> list[Delta]:
         """Add an event; what it brings to the answer.
@@ -101,7 +101,8 @@ class Choice:
     def _take_piece(self, piece: Piece) -> list[Delta]:
         self.token_ids += piece.token_ids
         self.logprobs += piece.logprobs
-        self._counter.add(piece.token_ids)
+        if self._counter is not None:
+            self._counter.add(piece.token_ids)
         deltas = self._parser.feed(piece.text)
         if self._parser.failed:
             # Nothing can mend it: whoever reads on only pays for tokens that are thrown away.

@@ -96,14 +96,14 @@ class Answers(Generic[Body]):
         self._prompt = prompt
         self._ctx = ctx
         self._choices = [
-            Choice(
-                index,
-                ctx.make_parser(),
-                ReasoningCounter(ctx.make_parser(), ctx.token_bytes),
-                ctx.stop_token_ids,
-            )
+            Choice(index, ctx.make_parser(), self._make_counter(), ctx.stop_token_ids)
             for index in range(ctx.n)
         ]
+
+    def _make_counter(self) -> ReasoningCounter | None:
+        if not self._engine.format.writes_special:
+            return None
+        return ReasoningCounter(self._ctx.make_parser(), self._ctx.token_bytes)
 
     def take(self, index: int, event: Event) -> tuple[Choice, list[Delta]]:
         """Add an event to its choice; what ended well is remembered in its session.
