@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from astrai_cli.engine.detokenize import TokenBytes
-from astrai_cli.engine.request import ImageInput, Piece, SamplingParams, Usage
-from astrai_cli.serving.choice import Choice
+from astrai_cli.engine.request import ImageInput, SamplingParams, Usage
+from astrai_cli.serving.choice import Choice, News
 from astrai_cli.serving.engine import ServingEngine
 from astrai_cli.serving.errors import Problem
 from astrai_cli.serving.messages import ChatMessage
-from astrai_cli.serving.parsers import Delta, OutputParser
+from astrai_cli.serving.parsers import OutputParser
 from astrai_cli.serving.schemas import GenerationBody
 from astrai_cli.serving.transcripts import ChatPrompt
 
@@ -76,16 +76,12 @@ class ResponseBuilder(ABC, Generic[Body]):
         """The events before the first piece."""
 
     @abstractmethod
-    def format_chunk(
-        self, ctx: ResponseContext, choice: Choice, deltas: Sequence[Delta], piece: Piece
-    ) -> str:
-        """The events of a piece that a choice took as deltas; none where there is no news."""
+    def format_chunk(self, ctx: ResponseContext, choice: Choice, news: News) -> str:
+        """The events of what a choice has just taken; none where the client sees no news."""
 
     @abstractmethod
-    def format_choice_end(
-        self, ctx: ResponseContext, choice: Choice, deltas: Sequence[Delta]
-    ) -> str:
-        """The events that end one choice, which held the deltas back until then."""
+    def format_choice_end(self, ctx: ResponseContext, choice: Choice, news: News) -> str:
+        """The events that end one choice, with the news it held back until then."""
 
     @abstractmethod
     def format_stream_end(self, ctx: ResponseContext, choices: Sequence[Choice]) -> str:

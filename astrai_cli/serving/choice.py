@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 from astrai_cli.engine.detokenize import Detokenizer, TokenBytes
 from astrai_cli.engine.request import Event, Finish, Piece, TokenLogprob
@@ -12,8 +13,15 @@ from astrai_cli.serving.parsers import Delta, Ending, OutputParser, ToolCall
 from astrai_cli.serving.parsers.output import Channel, End
 
 
+class News(NamedTuple):
+    """What an event brings to an answer."""
+
+    deltas: Sequence[Delta]
+    logprobs: Sequence[TokenLogprob] = ()
+
+
 class ReasoningCounter:
-    """Counts the tokens of an answer's reasoning, from behind its header up to and with its end.
+    """Tells the tokens of an answer's reasoning, from behind its header up to and with its end.
 
     It reads the ids themselves: the text of a piece need not be that of its ids, as some
     may be held back.
@@ -24,21 +32,28 @@ class ReasoningCounter:
         self._parser = parser
         self._detokenizer = Detokenizer(token_bytes, write_special=True)
 
-    def add(self, token_ids: Iterable[int]) -> None:
-        for token_id in token_ids:
-            self.count += self._parser.is_reasoning
-            self._parser.feed(self._detokenizer.feed(token_id))
+    def add(self, token_id: int) -> bool:
+        """Whether the answer's next token is one of them."""
+        is_reasoning = self._parser.is_reasoning
+        self.count += is_reasoning
+        self._parser.feed(self._detokenizer.feed(token_id))
+        return is_reasoning
 
 
 class Choice:
-    """One answer, as far as it has come. token_ids, logprobs: of all that was generated."""
+    """One answer, as far as it has come.
+
+    token_ids: all that were generated. logprobs: of those the client may see.
+    """
 
     def __init__(
         self,
         index: int,
         parser: OutputParser,
         counter: ReasoningCounter | None,
+        *,
         stop_token_ids: Collection[int] = (),
+        shows_reasoning: bool = True,
     ) -> None:
         """counter: None for a model that does not reason. stop_token_ids: the request's own."""
         self.index = index
@@ -46,6 +61,7 @@ class Choice:
         self.logprobs: list[TokenLogprob] = []
         self._parser = parser
         self._stop_token_ids = stop_token_ids
+        self._shows_reasoning = shows_reasoning
         self._texts: dict[Channel, list[str]] = {"reasoning": [], "content": []}
         self._counter = counter
         self._finish: Finish | None = None
@@ -82,8 +98,8 @@ class Choice:
         """Tokens of the reasoning."""
         return 0 if self._counter is None else self._counter.count
 
-    def take(self, event: Event) -> list[Delta]:
-        """Add an event; what it brings to the answer.
+    def take(self, event: Event) -> News:
+        """Add an event.
 
         Raises InvalidToolOutputError where the model's calls cannot be delivered.
         """
@@ -91,23 +107,28 @@ class Choice:
             self._finish = event
             self._ending = self._parser.finish(self._how_it_ended())
             self.calls = [(f"call_{uuid.uuid4().hex}", call) for call in self._ending.tool_calls]
-            deltas = self._ending.deltas
+            news = News(self._ending.deltas)
         else:
-            deltas = self._take_piece(event)
-        for delta in deltas:
+            news = self._take_piece(event)
+        for delta in news.deltas:
             self._texts[delta.channel].append(delta.text)
-        return deltas
+        self.logprobs += news.logprobs
+        return news
 
-    def _take_piece(self, piece: Piece) -> list[Delta]:
+    def _take_piece(self, piece: Piece) -> News:
         self.token_ids += piece.token_ids
-        self.logprobs += piece.logprobs
-        if self._counter is not None:
-            self._counter.add(piece.token_ids)
         deltas = self._parser.feed(piece.text)
         if self._parser.failed:
             # Nothing can mend it: whoever reads on only pays for tokens that are thrown away.
             self._parser.finish("eos")
-        return deltas
+        if self._counter is None:
+            return News(deltas, piece.logprobs)
+        reasons = [self._counter.add(token_id) for token_id in piece.token_ids]
+        if self._shows_reasoning:
+            return News(deltas, piece.logprobs)
+        # One that ends the answer has no log probability.
+        pairs = zip(piece.logprobs, reasons, strict=False)
+        return News(deltas, [each for each, hidden in pairs if not hidden])
 
     def _how_it_ended(self) -> End:
         if self.finish.reason == "length":

@@ -6,9 +6,9 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from astrai_cli.engine.request import Piece, TokenLogprob
+from astrai_cli.engine.request import TokenLogprob
 from astrai_cli.serving.builder import Prepared, ResponseBuilder, ResponseContext, usage_of
-from astrai_cli.serving.choice import Choice
+from astrai_cli.serving.choice import Choice, News
 from astrai_cli.serving.engine import ServingEngine
 from astrai_cli.serving.errors import Problem, openai_error
 from astrai_cli.serving.images import check_images, place_images
@@ -59,23 +59,19 @@ class OpenAIResponseBuilder(ResponseBuilder[ChatCompletionRequest]):
         delta = {"role": "assistant", "content": ""}
         return "".join(_choice_chunk(ctx, index, delta) for index in range(ctx.n))
 
-    def format_chunk(
-        self, ctx: ResponseContext, choice: Choice, deltas: Sequence[Delta], piece: Piece
-    ) -> str:
-        chunks = _deltas(ctx, choice, deltas)
-        if piece.logprobs:
+    def format_chunk(self, ctx: ResponseContext, choice: Choice, news: News) -> str:
+        chunks = _deltas(ctx, news.deltas)
+        if news.logprobs:
             # With the first text they belong to, or alone.
             first = chunks.pop(0) if chunks else {"content": ""}
-            logprobs = _logprobs(ctx, piece.logprobs)
+            logprobs = _logprobs(ctx, news.logprobs)
             with_logprobs = _choice_chunk(ctx, choice.index, first, logprobs=logprobs)
         else:
             with_logprobs = ""
         return with_logprobs + "".join(_choice_chunk(ctx, choice.index, each) for each in chunks)
 
-    def format_choice_end(
-        self, ctx: ResponseContext, choice: Choice, deltas: Sequence[Delta]
-    ) -> str:
-        chunks = _deltas(ctx, choice, deltas)
+    def format_choice_end(self, ctx: ResponseContext, choice: Choice, news: News) -> str:
+        chunks = _deltas(ctx, news.deltas)
         if choice.calls:
             calls = [{"index": index, **call} for index, call in enumerate(_calls(choice))]
             chunks.append({"tool_calls": calls})
@@ -132,7 +128,7 @@ def _chunk(ctx: ResponseContext, **fields: Any) -> str:
     )
 
 
-def _deltas(ctx: ResponseContext, choice: Choice, deltas: Sequence[Delta]) -> list[dict[str, Any]]:
+def _deltas(ctx: ResponseContext, deltas: Sequence[Delta]) -> list[dict[str, Any]]:
     """What the client is to see of deltas."""
     names = {"content": "content", "reasoning": "reasoning_content"}
     return [

@@ -11,11 +11,10 @@ from starlette.responses import JSONResponse, Response
 
 from astrai_cli.engine.request import Event, Finish, GenerationRequest
 from astrai_cli.serving.builder import Body, ResponseBuilder, ResponseContext
-from astrai_cli.serving.choice import Choice, ReasoningCounter
+from astrai_cli.serving.choice import Choice, News, ReasoningCounter
 from astrai_cli.serving.engine import ServingEngine
 from astrai_cli.serving.errors import problem_of
 from astrai_cli.serving.http import read_body, until_disconnect
-from astrai_cli.serving.parsers import Delta
 from astrai_cli.serving.sessions import session_of
 from astrai_cli.serving.sse import EventStream
 from astrai_cli.serving.transcripts import ChatPrompt
@@ -96,7 +95,13 @@ class Answers(Generic[Body]):
         self._prompt = prompt
         self._ctx = ctx
         self._choices = [
-            Choice(index, ctx.make_parser(), self._make_counter(), ctx.stop_token_ids)
+            Choice(
+                index,
+                ctx.make_parser(),
+                self._make_counter(),
+                stop_token_ids=ctx.stop_token_ids,
+                shows_reasoning=ctx.shows_reasoning,
+            )
             for index in range(ctx.n)
         ]
 
@@ -105,27 +110,27 @@ class Answers(Generic[Body]):
             return None
         return ReasoningCounter(self._ctx.make_parser(), self._ctx.token_bytes)
 
-    def take(self, index: int, event: Event) -> tuple[Choice, list[Delta]]:
+    def take(self, index: int, event: Event) -> tuple[Choice, News]:
         """Add an event to its choice; what ended well is remembered in its session.
 
         Raises as Choice.take does.
         """
         choice = self._choices[index]
-        deltas = choice.take(event)
+        news = choice.take(event)
         if isinstance(event, Finish) and self._ctx.session_id and not choice.is_cut:
             message = self._builder.message(self._ctx, choice)
             self._engine.remember(self._ctx.session_id, self._prompt, message, choice.token_ids)
-        return choice, deltas
+        return choice, news
 
     def start(self) -> str:
         return self._builder.format_stream_start(self._ctx)
 
     def chunk(self, index: int, event: Event) -> str:
         """Take an event; what to send of it."""
-        choice, deltas = self.take(index, event)
+        choice, news = self.take(index, event)
         if isinstance(event, Finish):
-            return self._builder.format_choice_end(self._ctx, choice, deltas)
-        return self._builder.format_chunk(self._ctx, choice, deltas, event)
+            return self._builder.format_choice_end(self._ctx, choice, news)
+        return self._builder.format_chunk(self._ctx, choice, news)
 
     def end(self) -> str:
         return self._builder.format_stream_end(self._ctx, self._choices)

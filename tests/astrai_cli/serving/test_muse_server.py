@@ -179,6 +179,11 @@ def test_reasoning_is_shown_hidden_and_counted(client: OpenAI) -> None:
         assert hidden.choices[0].message.content == shown.choices[0].message.content
         assert reasoning_of(hidden.choices[0].message) is None
         assert hidden.usage.completion_tokens_details.reasoning_tokens == n_reasoning
+    body = {"include_reasoning": False}
+    hidden = ask(client, chat, reasoning_effort="high", extra_body=body, logprobs=True)
+    tokens = "".join(each.token for each in hidden.choices[0].logprobs.content)
+    assert hidden.choices[0].message.content in tokens
+    assert "easy" not in tokens
     brief = ask(client, chat, reasoning_effort="low")
     assert brief.usage.completion_tokens_details.reasoning_tokens == 0
 
