@@ -65,7 +65,7 @@ class TextModel:
         ids = list(self.tokenizer.encode(text, add_special_tokens=not has_bos).ids)
         bos = self.special_tokens.bos
         if self.special_tokens.add_bos and bos is not None and ids[:1] != [bos]:
-            # Tokenizers of some folders leave it to whoever makes the prompt.
+            # Some tokenizers leave it to whoever makes the prompt.
             ids.insert(0, bos)
         return ids
 

@@ -58,7 +58,8 @@ END_TEXTS = frozenset(
 _END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 # Here the end of a message is followed by more of the same answer.
 _GOES_ON = frozenset({(MUSE_GLIMMER, "eom_token_id")})
-# Architectures whose prompts begin with `bos`, whatever pieces their text is cut into.
+# Architectures whose prompts begin with `bos`, which their published tokenizers leave to
+# whoever makes the prompt.
 BEGINS_WITH_BOS = frozenset({MUSE_GLIMMER})
 
 
@@ -126,7 +127,8 @@ def build_tokenizer(metadata: Metadata) -> Tokenizer:
         elif kind == TokenType.USER_DEFINED:
             tokenizer.add_tokens([AddedToken(token, normalized=False)])
     special = read_special_tokens(metadata)
-    if special.add_bos and special.bos is not None:
+    leaves_bos = metadata.text("general.architecture", "") in BEGINS_WITH_BOS
+    if special.add_bos and special.bos is not None and not leaves_bos:
         tokenizer.post_processor = TemplateProcessing(
             single=[tokens[special.bos], "$A"],
             special_tokens=[(tokens[special.bos], special.bos)],
