@@ -16,6 +16,7 @@ from astrai_cli.errors import InvalidInputError
 from astrai_cli.models.vision_spec import VisionSpec
 
 PATCH_TOKEN = "<|patch|>"
+IMAGE_FRAME = ("<|image_start|>", PATCH_TOKEN, "<|image_end|>")
 """Stands for an image in a prompt: its name in the vocabulary."""
 
 FORMATS = ("JPEG", "PNG")
@@ -82,16 +83,26 @@ def image_grid(width: int, height: int, spec: VisionSpec, max_patches: int) -> t
 def _decode(data: bytes) -> Image.Image:
     try:
         with warnings.catch_warnings():
-            # Its own bound on pixels is looser than ours, and only warns.
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            # Its own bound on pixels is looser than ours, and oddities of a file are no news.
+            warnings.simplefilter("ignore")
             image = Image.open(io.BytesIO(data), formats=FORMATS)
-        # Read from the header: nothing was decoded yet.
-        if image.width * image.height > MAX_PIXELS:
-            raise InvalidInputError(
-                f"the image has {image.width} x {image.height} pixels, over {MAX_PIXELS}"
-            )
-        return ImageOps.exif_transpose(image).convert("RGB")
+            # Read from the header: nothing was decoded yet.
+            if image.width * image.height > MAX_PIXELS:
+                raise InvalidInputError(
+                    f"the image has {image.width} x {image.height} pixels, over {MAX_PIXELS}"
+                )
+            return _to_rgb(ImageOps.exif_transpose(image))
+    except InvalidInputError:
+        raise
     except UnidentifiedImageError:
         raise InvalidInputError("the image is not a JPEG or PNG file") from None
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+    # Damaged files make the decoders raise whatever they trip over.
+    except Exception as error:
         raise InvalidInputError(f"the image cannot be decoded: {error}") from error
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I"):
+        # 16 bits of grey, which converting would cut off at 255.
+        image = Image.fromarray((np.asarray(image) / 257).round().astype(np.uint8))
+    return image.convert("RGB")

@@ -8,6 +8,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from astrai_cli.artifact import Artifact, is_artifact
+from astrai_cli.errors import InvalidInputError
 from astrai_cli.models.source import model_name, open_source
 from astrai_cli.models.tokenizer import SpecialTokens
 
@@ -59,10 +60,25 @@ class TextModel:
         """The text of the first token that ends an answer."""
         return self._text(self.special_tokens.eos[0])
 
+    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
+        """Token ids of a text. Raises InvalidInputError where the tokenizer fails on it."""
+        try:
+            return list(self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        # Its regular expressions give up on some long texts, by a panic that is no Exception.
+        except BaseException as error:
+            raise InvalidInputError(
+                f"a text of {len(text)} characters cannot be tokenized: {error}", param="messages"
+            ) from error
+
     def encode_prompt(self, text: str) -> list[int]:
-        """Token ids of a rendered prompt: special tokens are recognised, and `bos` comes once."""
+        """Token ids of a rendered prompt: special tokens are recognised, and `bos` comes once.
+
+        Raises as encode does.
+        """
         has_bos = bool(self.bos_token) and text.startswith(self.bos_token)
-        ids = list(self.tokenizer.encode(text, add_special_tokens=not has_bos).ids)
+        ids = self.encode(text, add_special_tokens=not has_bos)
         bos = self.special_tokens.bos
         if self.special_tokens.add_bos and bos is not None and ids[:1] != [bos]:
             # Some tokenizers leave it to whoever makes the prompt.

@@ -11,12 +11,13 @@ from astrai_cli.config import ServeConfig
 from astrai_cli.engine.detokenize import TokenBytes
 from astrai_cli.engine.request import GenerationRequest
 from astrai_cli.errors import ContextOverflowError, InvalidInputError
-from astrai_cli.models.image import PATCH_TOKEN
+from astrai_cli.models.image import IMAGE_FRAME
 from astrai_cli.models.text import TextModel
 from astrai_cli.serving.chat_format import ChatFormat
 from astrai_cli.serving.errors import RequestError
 from astrai_cli.serving.messages import ChatMessage
 from astrai_cli.serving.metrics import ServerMetrics
+from astrai_cli.serving.templates import Message
 from astrai_cli.serving.transcripts import ChatPrompt, Transcripts, encode_chat
 from astrai_cli.worker.client import WorkerClient
 from astrai_cli.worker.streams import ChoiceEvent
@@ -36,6 +37,7 @@ class ServingEngine:
     token_bytes: TokenBytes
     transcripts: Transcripts
     max_choices: int
+    longest_token: int
     metrics: ServerMetrics = field(default_factory=ServerMetrics)
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -55,6 +57,7 @@ class ServingEngine:
             token_bytes=TokenBytes(text.tokenizer),
             transcripts=transcripts,
             max_choices=serve.max_choices,
+            longest_token=max(map(len, text.tokenizer.get_vocab())),
         )
 
     @property
@@ -63,10 +66,16 @@ class ServingEngine:
         return self.client.hello.model.max_context
 
     @property
-    def patch_id(self) -> int | None:
-        """The token that stands for an image in prompts; None where the model has none."""
-        token_id: int | None = self.text.tokenizer.token_to_id(PATCH_TOKEN)
-        return token_id
+    def max_prompt_chars(self) -> int:
+        """Texts that are longer cannot fit the context, whatever is in them."""
+        # A normalizer may join some characters.
+        joined = 1 if self.text.tokenizer.normalizer is None else 4
+        return self.max_context * self.longest_token * joined
+
+    @property
+    def image_frame(self) -> list[int | None]:
+        """The tokens that stand for an image in prompts, None for one the model lacks."""
+        return [self.text.tokenizer.token_to_id(token) for token in IMAGE_FRAME]
 
     def check_model(self, model: str | None) -> None:
         """Raises RequestError (404) unless `model` is this one or left out."""
@@ -98,9 +107,7 @@ class ServingEngine:
         """
         prompt = encode_chat(
             self.format.messages(messages),
-            lambda some, begin: self.format.template.render(
-                some, add_generation_prompt=begin, variables=variables
-            ),
+            lambda some, begin: self._render(some, variables, begin=begin),
             self.text,
             None if session_id is None else self.transcripts.get(session_id),
             variables,
@@ -117,6 +124,21 @@ class ServingEngine:
     def prompt_end(self, prompt: ChatPrompt) -> str:
         """The last of a prompt's text."""
         return self.text.tokenizer.decode(list(prompt.ids[-8:]), skip_special_tokens=False)
+
+    def _render(
+        self, messages: Sequence[Message], variables: Mapping[str, Any], *, begin: bool
+    ) -> str:
+        text = self.format.template.render(
+            messages, add_generation_prompt=begin, variables=variables
+        )
+        # Tokenizing takes long and much memory, so what cannot fit is not tried.
+        if len(text) > self.max_prompt_chars:
+            raise ContextOverflowError(
+                f"the prompt has {len(text)} characters, more than a context of "
+                f"{self.max_context} tokens can hold",
+                param="messages",
+            )
+        return text
 
     def generate_choices(
         self, request: GenerationRequest, n: int

@@ -29,19 +29,27 @@ def check_images(messages: Sequence[ChatMessage], max_patches: int) -> list[Imag
 
 
 def place_images(
-    images: Sequence[ImagePart], prompt: Sequence[int], patch_id: int | None
+    images: Sequence[ImagePart], prompt: Sequence[int], frame: Sequence[int | None]
 ) -> tuple[ImageInput, ...]:
     """The images at their placeholders in a prompt.
+
+    frame: the token before a placeholder, the placeholder, the one behind it. A
+    placeholder that a model or a client wrote stands alone, and is none.
 
     Raises InvalidInputError for what is not base64, and where the prompt has another
     number of placeholders: the template leaves images out, or a text spells one.
     """
     if not images:
         return ()
-    places = [index for index, token_id in enumerate(prompt) if token_id == patch_id]
+    wanted = tuple(frame)
+    places = [
+        index
+        for index in range(1, len(prompt) - 1)
+        if prompt[index] == wanted[1] and tuple(prompt[index - 1 : index + 2]) == wanted
+    ]
     if len(places) != len(images):
         raise InvalidInputError(
-            f"the prompt has {PATCH_TOKEN} {len(places)} times for {len(images)} images",
+            f"the prompt has a framed {PATCH_TOKEN} {len(places)} times for {len(images)} images",
             param="messages",
         )
     try:

@@ -15,6 +15,8 @@ from astrai_cli.serving.body import UNSUPPORTED, Body, only, wrap
 _DATA_URL = re.compile(r"data:(image/(?:jpeg|jpg|png));base64,", re.IGNORECASE)
 _PART_TYPES = ("text", "image_url")
 _MAX_TOOL_CALLS = 128
+MAX_MESSAGES = 2**14
+MAX_PARTS = 1024
 
 
 def _check_kind(part: Any) -> Any:
@@ -67,6 +69,7 @@ Part = Annotated[TextPart | ImagePart, Field(discriminator="type")]
 Content = Annotated[
     list[Annotated[Part, BeforeValidator(_check_kind)]],
     wrap(str, lambda text: [{"type": "text", "text": text}]),
+    Field(max_length=MAX_PARTS),
 ]
 
 

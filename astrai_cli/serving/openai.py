@@ -52,7 +52,7 @@ class OpenAIResponseBuilder(ResponseBuilder[ChatCompletionRequest]):
             n=request.n,
             session_id=session_id,
         )
-        placed = place_images(images, prompt.ids, engine.patch_id)
+        placed = place_images(images, prompt.ids, engine.image_frame)
         return Prepared(prompt, ctx, tuple(request.stop), placed)
 
     def format_stream_start(self, ctx: ResponseContext) -> str:

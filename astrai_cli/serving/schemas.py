@@ -20,7 +20,7 @@ from astrai_cli.engine.sampling.params import (
 from astrai_cli.engine.sessions import MAX_ID_LENGTH
 from astrai_cli.engine.stops import MAX_STOP_CHARS, MAX_STOPS
 from astrai_cli.serving.body import Body, only, wrap
-from astrai_cli.serving.messages import ChatMessage
+from astrai_cli.serving.messages import MAX_MESSAGES, ChatMessage
 from astrai_cli.serving.reasoning import ReasoningBody
 from astrai_cli.serving.tool_requests import ToolsBody
 
@@ -49,7 +49,7 @@ class GenerationBody(Body):
 class ChatCompletionRequest(GenerationBody, ReasoningBody, ToolsBody):
     """The body of `POST /v1/chat/completions`."""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
     model: str | None = None
 
     max_tokens: int | None = Field(None, ge=1, le=INT32_MAX)

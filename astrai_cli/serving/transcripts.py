@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from astrai_cli.models.text import TextModel
 from astrai_cli.serving.templates import Message
 
-# What a client need not send back of an answer for it to be the same one.
-_OPTIONAL_KEYS = ("reasoning_content",)
+_REASONING = "reasoning_content"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +31,18 @@ class Mark:
     """The end of an answer: digest of the messages up to and with it, and how many ids those are.
 
     n_messages: so many there are. n_tokens: all that were run or generated for them.
+    reasoning: of the answer, as it was shown; a client need not send it back.
     """
 
     n_messages: int
     digest: bytes
     n_tokens: int
+    reasoning: str | None = None
+
+    def allows(self, messages: Sequence[Message]) -> bool:
+        """Whether the answer's reasoning, where it is there again, is what was shown."""
+        again = messages[self.n_messages - 1].get(_REASONING)
+        return again in {None, self.reasoning}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +88,8 @@ class Transcripts:
     ) -> None:
         """Remember what was generated for a prompt, and the message it was shown as."""
         ids = np.array((*prompt.ids, *token_ids), dtype=np.int32)
-        mark = Mark(prompt.n_messages + 1, _extend(prompt.digest, answer), len(ids))
+        digest = _extend(prompt.digest, answer)
+        mark = Mark(prompt.n_messages + 1, digest, len(ids), answer.get(_REASONING))
         self._by_session[session_id] = Transcript(ids, (*prompt.marks, mark))
         self._by_session.move_to_end(session_id)
         while len(self._by_session) > capacity:
@@ -115,6 +122,8 @@ def encode_chat(
         mark = transcript.marks[n_marks - 1]
         if mark.n_messages > len(messages) or digests[mark.n_messages] != mark.digest:
             continue
+        if not all(each.allows(messages) for each in transcript.marks[:n_marks]):
+            continue
         rest = _rest(whole, render(messages[: mark.n_messages], False), text)
         if rest is None:
             break
@@ -122,7 +131,7 @@ def encode_chat(
         # The rest closes the answer, however that ended.
         if ids[-1] in text.special_tokens.eos:
             ids.pop()
-        ids += text.tokenizer.encode(rest, add_special_tokens=False).ids
+        ids += text.encode(rest)
         return ChatPrompt(tuple(ids), len(messages), digests[-1], transcript.marks[:n_marks])
     return ChatPrompt(tuple(text.encode_prompt(whole)), len(messages), digests[-1])
 
@@ -149,7 +158,7 @@ def _digests(messages: Sequence[Message], options: Any) -> list[bytes]:
 
 
 def _extend(digest: bytes, message: Message) -> bytes:
-    kept = {key: value for key, value in message.items() if key not in _OPTIONAL_KEYS}
+    kept = {key: value for key, value in message.items() if key != _REASONING}
     return hashlib.sha256(digest + _canonical(kept)).digest()
 
 

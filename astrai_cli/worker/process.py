@@ -7,6 +7,7 @@ lets running requests end first; a second one ends it at once.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -20,6 +21,7 @@ from astrai_cli.engine.request import Event, Finish, GenerationRequest, Piece
 from astrai_cli.errors import (
     AstraiError,
     EngineUnavailableError,
+    ExecutionError,
     InvalidInputError,
     RequestCancelledError,
 )
@@ -50,6 +52,8 @@ from astrai_cli.worker.frames import (
     StatsReport,
 )
 
+log = logging.getLogger(__name__)
+
 READ_BYTES = 2**16
 
 
@@ -72,7 +76,11 @@ class Worker:
         """Obey the commands that arrive on `fd`; at its end, exit the process."""
         while data := os.read(fd, READ_BYTES):
             for command in self._decoder.feed(data):
-                self._obey(command)
+                try:
+                    self._obey(command)
+                # One command must not end the thread that all others need.
+                except Exception:
+                    log.exception("a command failed")
         # Nobody is left to answer to, so nothing is worth an orderly end.
         os._exit(0)
 
@@ -89,9 +97,8 @@ class Worker:
                 ids = range(command.id, command.id + command.n)
                 try:
                     self._generate(ids, command.request)
-                except AstraiError as error:
-                    for answer_id in ids:
-                        self._report(ErrorReport.of(error, answer_id), force=True)
+                except Exception as error:
+                    self._refuse(ids, error)
             case Cancel():
                 with self._lock:
                     handle = self._running.get(command.id)
@@ -106,6 +113,13 @@ class Worker:
             case FrameError():
                 self._report(ErrorReport.of(command))
 
+    def _refuse(self, ids: range, error: Exception) -> None:
+        if not isinstance(error, AstraiError):
+            log.error("a request failed before it began", exc_info=error)
+            error = ExecutionError("the request could not be prepared")
+        for answer_id in ids:
+            self._report(ErrorReport.of(error, answer_id), force=True)
+
     def _generate(self, ids: range, request: GenerationRequest) -> None:
         with self._lock:
             if self._draining:
@@ -117,7 +131,7 @@ class Worker:
         try:
             sinks = [partial(self._emit, answer_id) for answer_id in ids]
             handles = self._engine.submit_choices(request, sinks)
-        except AstraiError:
+        except BaseException:
             for answer_id in ids:
                 self._end(answer_id)
             raise

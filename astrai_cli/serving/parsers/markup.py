@@ -159,6 +159,11 @@ class MarkupParser(OutputParser):
         """Whether white space is dropped that only the end of the text follows."""
         return self._behind_block
 
+    @property
+    def _expects_call(self) -> bool:
+        """Whether what stands here can only be a call."""
+        return False
+
     def _certain(self, rest: str) -> str:
         """What of the held back text is text, now that nothing follows."""
         return rest
@@ -261,8 +266,12 @@ class MarkupParser(OutputParser):
         if self._state in {self._in_block, self._drop}:
             return False
         may_open = self._state == self._lead_in or not self._body.in_fence
-        is_opener = len(opener) >= _MIN_OPENER and is_prefix(opener, 0, self._openers)
-        if is_cut and is_opener and may_open and self._tools:
+        is_opener = is_prefix(opener, 0, self._openers)
+        if self._state == self._lead_in and self._drops_lead:
+            was_cut = is_opener if opener else self._expects_call
+        else:
+            was_cut = len(opener) >= _MIN_OPENER and is_opener and may_open
+        if is_cut and was_cut and self._tools:
             return True
         if self._state == self._lead_in and not self._drops_lead:
             self._emit("".join(self._lead))

@@ -17,7 +17,8 @@ from astrai_cli.serving.parsers.markup import CallBlock, MarkupParser
 from astrai_cli.serving.parsers.output import Channel
 from astrai_cli.serving.tool_schemas import ToolSet
 
-TERMINATORS = ("<|eom|>", "<|eot|>")
+GOES_ON = "<|eom|>"
+TERMINATORS = (GOES_ON, "<|eot|>")
 CONTROLS = (
     *TERMINATORS,
     "<|start|>",
@@ -65,6 +66,7 @@ class MuseParser(MarkupParser):
         super().__init__(tools)
         self._recipient: str | None = None
         self._is_first = True
+        self._goes_on = False
         # The channels that have text, and those whose next text is another message's.
         self._begun: set[Channel] = set()
         self._separated: set[Channel] = set()
@@ -80,6 +82,10 @@ class MuseParser(MarkupParser):
     @property
     def _drops_lead(self) -> bool:
         return self._behind_block or self._is_to_tool
+
+    @property
+    def _expects_call(self) -> bool:
+        return self._is_to_tool and not self._behind_block
 
     @property
     def _grammar(self) -> Grammar:
@@ -139,6 +145,7 @@ class MuseParser(MarkupParser):
     def _special(self, match: re.Match[str]) -> bool:
         if match["inline"].startswith(TERMINATORS):
             self._position = match.end()
+            self._goes_on = match["inline"].endswith(GOES_ON)
             self._state = self._start
             return True
         # Before there is any recipient, a whole header counts wherever it stands.
@@ -156,6 +163,9 @@ class MuseParser(MarkupParser):
 
     def _release(self, *, is_cut: bool) -> bool:
         held = self._buffer[self._position :]
+        if is_cut and self._calls and self._state == self._start and self._goes_on:
+            # More of the same turn was to come: whether further calls, nobody knows.
+            return True
         if self._state == self._start and not self._is_first and held.isspace():
             return False
         return super()._release(is_cut=is_cut)

@@ -15,8 +15,8 @@ NOTHING: Any = object()
 def parse_json(text: str) -> Any:
     """The value of a JSON text, or NOTHING.
 
-    Not JSON: NaN and infinities, numbers out of range, a key twice in one
-    object, and what is nested over MAX_VALUE_DEPTH deep.
+    Not JSON: NaN and infinities, numbers out of range, a key twice in one object,
+    half a surrogate pair, and what is nested over MAX_VALUE_DEPTH deep.
     """
     try:
         value = json.loads(
@@ -24,7 +24,7 @@ def parse_json(text: str) -> Any:
         )
     except (ValueError, RecursionError):
         return NOTHING
-    return value if _is_shallow(value) else NOTHING
+    return value if _is_shallow(value) and _is_text(value) else NOTHING
 
 
 def _refuse(constant: str) -> NoReturn:
@@ -43,6 +43,15 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(value) < len(pairs):
         raise ValueError("a key is there twice")
     return value
+
+
+def _is_text(value: Any) -> bool:
+    """Whether all strings can be written as UTF-8."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is_shallow(value: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import reprlib
 from collections import Counter
@@ -18,7 +19,10 @@ from astrai_cli.serving.tool_schemas.shapes import keyword_shapes
 MAX_NODES = 4096
 MAX_DEPTH = 60
 DYNAMIC = ("$dynamicAnchor", "$dynamicRef", "$recursiveAnchor", "$recursiveRef")
-_REPEAT_COUNTS = re.compile(r"\{(\d*),?(\d*)\}", re.ASCII)
+# The parts of a pattern: escapes, sets, groups, counted repeats, all else.
+_PATTERN_PARTS = re.compile(
+    r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[()]|\{(\d*)(,?)(\d*)\}|.", re.ASCII | re.DOTALL
+)
 
 
 def check_document(document: Document, budget: Budget) -> None:
@@ -52,6 +56,8 @@ def _check_keywords(document: Document, schema: dict[str, Any], budget: Budget) 
     shapes = keyword_shapes(document.dialect)
     for keyword, value in schema.items():
         budget.spend()
+        if isinstance(value, float) and not math.isfinite(value):
+            raise SchemaRefusedError(f"the value of {keyword!r} is {value}, not a finite number")
         shape = shapes.get(keyword)
         if shape is not None and not shape.accepts(value, budget):
             raise SchemaRefusedError(f"the value of {keyword!r} is malformed: {_shown(value)}")
@@ -85,12 +91,30 @@ def _check_identity(document: Document, schema: dict[str, Any]) -> None:
 
 def _check_pattern(pattern: str, budget: Budget) -> None:
     """Compile a pattern, for what that costs: its length, and what its repeat counts expand to."""
-    counts = [count for pair in _REPEAT_COUNTS.findall(pattern) for count in pair if count]
-    budget.spend(2 * len(pattern) + sum(int(count[:9]) for count in counts))
+    budget.spend(len(pattern))
+    budget.spend(_expanded_length(pattern))
     try:
         compile_pattern(pattern)
-    except (regex.error, RecursionError, OverflowError) as error:
+    except (regex.error, RecursionError, OverflowError, ValueError) as error:
         raise SchemaRefusedError(f"pattern {_shown(pattern)} does not compile: {error}") from error
+
+
+def _expanded_length(pattern: str) -> int:
+    """How many atoms a pattern has once its counted repeats are written out."""
+    open_groups = [0]
+    last = 0
+    for part in _PATTERN_PARTS.finditer(pattern):
+        if part[0] == "(":
+            open_groups.append(0)
+            continue
+        if part[2] is not None and (part[1] or part[3]):
+            times = max(int((part[1] or "0")[:9]), int((part[3] or "0")[:9]), 1)
+            open_groups[-1] += last * (times - 1)
+            last *= times
+            continue
+        last = open_groups.pop() if part[0] == ")" and len(open_groups) > 1 else 1
+        open_groups[-1] += last
+    return sum(open_groups)
 
 
 def _count_values(value: Any, budget: Budget) -> None:
@@ -100,6 +124,8 @@ def _count_values(value: Any, budget: Budget) -> None:
         budget.spend()
         if depth > MAX_DEPTH:
             raise SchemaRefusedError(f"a value is nested over {MAX_DEPTH} deep")
+        if isinstance(each, float) and not math.isfinite(each):
+            raise SchemaRefusedError(f"{each} is not a finite number")
         if isinstance(each, dict | list):
             parts = each.values() if isinstance(each, dict) else each
             waiting += [(part, depth + 1) for part in parts]

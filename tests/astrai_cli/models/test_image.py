@@ -101,6 +101,21 @@ def test_turns_a_photograph_upright() -> None:
     assert prepare_image(encoded(noise(84, 56), "JPEG", exif=exif), SPEC, 4096).grid == (3, 2)
 
 
+def test_odd_metadata_is_refused_or_passed_over(recwarn: pytest.WarningsRecorder) -> None:
+    """A width declared as text, which trips up whoever turns the image upright."""
+    entries = struct.pack("<HHI4s", 0x100, 2, 2, b"a") + struct.pack("<HHIHH", 0x112, 3, 1, 6, 0)
+    exif = b"Exif\0\0II*\0" + struct.pack("<IH", 8, 2) + entries + b"\0" * 4
+    with pytest.raises(InvalidInputError, match="cannot be decoded"):
+        prepare_image(encoded(noise(4, 4), "JPEG", exif=exif), SPEC, 4096)
+    assert not recwarn.list
+
+
+def test_sixteen_bits_of_grey_keep_their_shades() -> None:
+    shades = np.linspace(0, 65535, 28 * 28).astype(np.uint16).reshape(28, 28)
+    pixels = prepare_image(encoded(Image.fromarray(shades), "PNG"), SPEC, 4096).pixels
+    assert np.abs(pixels[..., 0].astype(float) - shades / 257).max() <= 0.5
+
+
 def test_the_digest_tells_images_and_grids_apart() -> None:
     image = IMAGE.read_bytes()
     same = encoded(Image.open(IMAGE), compress_level=1)

@@ -240,3 +240,18 @@ def test_many_errors_are_told_in_part(parrot_server: ServerProcess) -> None:
     status, answer = post(parrot_server, chat(messages=[5] * 10_000))
     assert status == 422
     assert len(answer["detail"]) == 20
+
+
+@pytest.mark.parametrize("text", ["hello " * 2_000_000, " " * 10_000_000], ids=["words", "spaces"])
+def test_texts_that_no_context_holds_are_not_tokenized(
+    parrot_server: ServerProcess, text: str
+) -> None:
+    """Tokenizing these would take gigabytes, or make the tokenizer give up."""
+    status, answer = post(parrot_server, said_by("user", text))
+    assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
+    assert "characters" in answer["error"]["message"]
+
+
+def test_more_messages_than_any_context_holds(parrot_server: ServerProcess) -> None:
+    status, answer = post(parrot_server, chat(messages=CHAT * 20_000))
+    assert (status, answer["error"]["param"]) == (400, "messages")

@@ -279,6 +279,20 @@ def test_contradictions_are_refused(client: OpenAI, body: dict[str, Any]) -> Non
             },
             "messages.1.tool_calls",
         ),
+        (
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [
+                    {
+                        "id": "1",
+                        "type": "function",
+                        "function": {"name": "f", "arguments": '{"a": "\\ud800"}'},
+                    }
+                ],
+            },
+            "messages.1.tool_calls",
+        ),
     ],
 )
 def test_histories_that_make_no_sense(client: OpenAI, message: dict[str, Any], param: str) -> None:
@@ -325,13 +339,23 @@ def test_a_conversation_about_an_image_encodes_it_once(
     assert server.stats()["images_encoded"] == before + 1
 
 
+def test_a_placeholder_that_somebody_wrote_is_no_image(client: OpenAI) -> None:
+    chat = about("red.png", "What colour is this <|patch|>? ")
+    assert ask(client, chat).choices
+    options = {"extra_body": {"session_id": "patches"}, "max_tokens": 4}
+    chat = about("red.png")
+    babble = ask(client, chat, logit_bias={"1020": 100}, **options).choices[0].message
+    chat += [babble, user("Say hello.")]
+    assert ask(client, chat, **options).choices
+
+
 @pytest.mark.parametrize(
     "messages",
     [
         about("red.png") + about("blue.png"),
         [{"role": "user", "content": [image_of("red.png"), image_of("red.png")]}],
         [{"role": "system", "content": [image_of("red.png")]}],
-        about("red.png", "<|patch|>"),
+        about("red.png", "<|image_start|><|patch|><|image_end|>"),
         [
             {
                 "role": "user",

@@ -111,6 +111,17 @@ def test_reasoning_need_not_come_back() -> None:
     )
 
 
+def test_other_reasoning_is_an_edit() -> None:
+    session = Session()
+    prompt = session.encode([user("a")])
+    answer = {**shown("b"), "reasoning_content": "hm"}
+    session.transcripts.record("s", prompt, answer, [200, 201, END], capacity=2)
+    for reasoning, is_same in (("hm", True), ("ha", False)):
+        messages = [user("a"), {**answer, "reasoning_content": reasoning}, user("c")]
+        ids = session.encode(messages).ids
+        assert (ids[len(prompt.ids) :][:2] == (200, 201)) == is_same
+
+
 def test_a_forgotten_transcript_is_not_used() -> None:
     session = Session()
     messages = [user("a"), shown("b"), user("c")]

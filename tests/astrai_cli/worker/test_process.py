@@ -237,6 +237,13 @@ class FailingEngine:
         return [cast(RequestHandle, None)] * len(sinks)
 
 
+class TrippingEngine:
+    """Trips over every request, as nobody expected."""
+
+    def submit_choices(self, request: GenerationRequest, sinks: list[Sink]) -> list[RequestHandle]:
+        raise RuntimeError("a detail that is nobody's business")
+
+
 class ListPipe:
     def __init__(self) -> None:
         self.lines: list[bytes] = []
@@ -260,6 +267,27 @@ def test_an_end_too_large_for_a_report_is_an_error_with_its_id(
     (report,) = map(REPORTS.parse, pipe.lines)
     assert isinstance(report, ErrorReport)
     assert (report.id, report.code) == (3, "bad_frame")
+
+
+def test_what_nobody_expected_is_answered_and_survived(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    commands, write = os.pipe()
+    for number in (3, 4):
+        os.write(write, COMMANDS.encode(Generate(number, ENDLESS, n=2)))
+        os.write(write, COMMANDS.encode(StatsQuery(9)))  # Which this engine does not know.
+    pipe = ListPipe()
+    worker = Worker(TrippingEngine(), pipe, COMMANDS.limit)
+    os.close(write)
+    with pytest.raises(SystemExit):
+        worker.read(commands)
+    reports = [
+        report for report in map(REPORTS.parse, pipe.lines) if isinstance(report, ErrorReport)
+    ]
+    assert [report.id for report in reports] == [3, 4, 4, 5]
+    assert {report.code for report in reports} == {"execution_error"}
+    assert all("detail" not in report.message for report in reports)
+    worker.drain()
+    assert worker.drained.is_set()
 
 
 def test_refused_requests_are_errors_with_their_id(shared: WorkerProcess) -> None:

@@ -207,14 +207,18 @@ def test_malformed_calls_fail(text: str) -> None:
 def test_a_call_that_is_cut_off_takes_its_whole_set_along(end: End) -> None:
     whole = f"{TOOL}{BLOCK}<|eom|>{NEXT}{TOOL}{BLOCK}"
     first = len(f"{TOOL}{BLOCK}")
-    second = len(f"{TOOL}{BLOCK}<|eom|>{NEXT}{TOOL}") + len("<atem:")
-    for cut in range(len(TOOL) + len("<atem:"), len(whole)):
+    for cut in range(len(TOOL), len(whole)):
         answer = receive([whole[:cut]], TOOLS, end=end)
-        if first <= cut < second:
-            assert answer.calls == (CALL,), whole[:cut]
-            assert answer.finish_reason == "tool_calls"
+        # A call that nothing follows is whole, and so is one before what is no call's beginning.
+        if cut == first or whole[first:cut] in {"<|", "<|e", "<|eo", "<|eom", "<|eom|"}:
+            assert answer == Answer(calls=(CALL,), finish_reason="tool_calls"), whole[:cut]
         else:
             assert answer == Answer(finish_reason=end), whole[:cut]
+
+
+def test_a_call_before_the_end_of_the_turn_stands_whatever_cuts_it() -> None:
+    answer = receive([f"{TOOL}{BLOCK}<|eot|>"], TOOLS, end="length")
+    assert answer == Answer(calls=(CALL,), finish_reason="tool_calls")
 
 
 def test_a_malformed_call_that_is_complete_fails_even_if_cut_off_later() -> None:
