@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -25,12 +24,13 @@ import numpy as np
 from astrai_peer import start_astrai
 from numpy.typing import NDArray
 from peer import Peer
+from preparation import note, prepare_beside_its_file
 from worker_memory import WorkerMemory, measure_worker_memory
 
 from astrai_cli.benchmark.quality import Quality, compare
-from astrai_cli.benchmark.runs import REFERENCE_BACKEND, find_reference
-from astrai_cli.config import Config, ExportConfig, LimitsConfig, ModelConfig
-from astrai_cli.loading import RunnableModel, open_engine, prepare_model
+from astrai_cli.benchmark.runs import REFERENCE_BACKEND
+from astrai_cli.config import LimitsConfig
+from astrai_cli.loading import RunnableModel, open_engine
 
 FOLDER = Path(__file__).parent
 PREFILL_TOKENS = 512
@@ -120,10 +120,6 @@ def measure_quality(
         }
 
 
-def note(what: str) -> None:
-    print(f"\r{what:60}", end="", file=sys.stderr, flush=True)
-
-
 def print_report(
     speed: list[Pairs], quality: dict[str, Quality], memory: WorkerMemory | None
 ) -> None:
@@ -171,11 +167,7 @@ def as_json(
 
 def main() -> None:
     options = _options()
-    config = Config(model=ModelConfig(backend="cpu"))
-    model = prepare_model(
-        options.model, config.model, ExportConfig(), lambda what, done: note(f"{done:4.0%} {what}")
-    )
-    file = find_reference(options.model, model, config)
+    model, file = prepare_beside_its_file(options.model)
     works = work_list(options)
     shared = {
         "threads": options.threads,

@@ -14,7 +14,6 @@ import asyncio
 import json
 import shlex
 import statistics
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,13 +22,12 @@ from typing import Any
 
 from llama_server import llama_server
 from local_server import server
+from preparation import note, prepare_beside_its_file
 
 from astrai_cli.benchmark.load.client import LoadClient, Outcome
 from astrai_cli.benchmark.load.report import LoadReport, Targets
 from astrai_cli.benchmark.load.requests import LoadRequest
-from astrai_cli.benchmark.runs import find_reference
-from astrai_cli.config import Config, ExportConfig, LimitsConfig, ModelConfig
-from astrai_cli.loading import prepare_model
+from astrai_cli.config import LimitsConfig
 
 TEXT = Path(__file__).parent / "data" / "english.txt"
 # Some 1,000 tokens.
@@ -156,10 +154,6 @@ def ratios(pairs: Pairs) -> list[float]:
     return [ours.tokens_per_second / theirs.tokens_per_second for ours, theirs in pairs]
 
 
-def note(what: str) -> None:
-    print(f"\r{what:70}", end="", file=sys.stderr, flush=True)
-
-
 def print_report(results: dict[str, Pairs]) -> None:
     print(f"{'medians of the rounds':34}{'astrai':>12}{'llama-server':>14}{'ratio':>24}")
     for name, pairs in results.items():
@@ -194,11 +188,7 @@ def as_json(results: dict[str, Pairs]) -> dict[str, Any]:
 
 def main() -> None:
     options = _options()
-    config = Config(model=ModelConfig(backend="cpu"))
-    model = prepare_model(
-        options.model, config.model, ExportConfig(), lambda what, done: note(f"{done:4.0%} {what}")
-    )
-    file = find_reference(options.model, model, config)
+    model, file = prepare_beside_its_file(options.model)
     limits = LimitsConfig(
         max_context=CONTEXT, max_decode_sequences=options.clients, threads=options.threads
     )

@@ -12,17 +12,18 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from astrai_cli.config import ExportConfig, LimitsConfig, ModelConfig
+from preparation import prepare
+
+from astrai_cli.config import LimitsConfig
 from astrai_cli.engine.engine import InferenceEngine
 from astrai_cli.engine.request import Event, GenerationRequest, Piece, SamplingParams
 from astrai_cli.engine.result import GenerateResult
-from astrai_cli.loading import RunnableModel, open_engine, prepare_model
+from astrai_cli.loading import RunnableModel, open_engine
 
 GREEDY = SamplingParams(temperature=0)
 
@@ -140,12 +141,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=100, help="tokens of each answer")
     parser.add_argument("--repeats", type=int, default=4, help="rounds of each cache")
     options = parser.parse_args()
-    model = prepare_model(
-        options.model,
-        ModelConfig(backend=options.backend),
-        ExportConfig(),
-        lambda what, fraction: print(f"\r{fraction:4.0%} {what:60}", end="", file=sys.stderr),
-    )
+    model = prepare(options.model, options.backend)
     share_prefix(model, options)
     compare_decode(model, options)
 

@@ -26,9 +26,9 @@ import httpx
 from astrai_peer import start_astrai
 from local_server import server
 from peer import Peer
+from preparation import prepare
 
-from astrai_cli.config import ExportConfig, LimitsConfig, ModelConfig
-from astrai_cli.loading import prepare_model
+from astrai_cli.config import LimitsConfig
 
 _numbers = itertools.count(1_000_000)
 SAMPLINGS = {"greedy": {"temperature": 0}, "the protocol's defaults": {}}
@@ -171,12 +171,7 @@ def print_table(results: dict[str, Times]) -> None:
 
 def main() -> None:
     options = _options()
-    model = prepare_model(
-        options.model,
-        ModelConfig(backend=options.backend),
-        ExportConfig(),
-        lambda what, done: print(f"\r{done:4.0%} {what:60}", end="", file=sys.stderr),
-    )
+    model = prepare(options.model, options.backend)
     limits = LimitsConfig(max_decode_sequences=options.streams, threads=options.threads)
     alone = start_astrai(
         model,

@@ -28,11 +28,11 @@ from urllib.parse import quote
 
 import httpx
 from local_server import server_process
+from preparation import prepare
 from process_memory import MemoryCurve, MemoryWatch
 from soak_requests import SESSION_IDS, SESSIONS, Fate, RandomClient
 
-from astrai_cli.config import ExportConfig, LimitsConfig, ModelConfig, ServeConfig
-from astrai_cli.loading import prepare_model
+from astrai_cli.config import LimitsConfig, ServeConfig
 
 # Seconds. A request that has got nothing for so long is lost; so long may a pause take.
 PATIENCE = 120.0
@@ -205,12 +205,7 @@ def _megabytes(n_bytes: float) -> float:
 
 def main() -> int:
     options = _options()
-    model = prepare_model(
-        options.model,
-        ModelConfig(backend=options.backend),
-        ExportConfig(),
-        lambda what, done: print(f"\r{done:4.0%} {what:60}", end="", file=sys.stderr),
-    )
+    model = prepare(options.model, options.backend)
     limits = LimitsConfig(
         max_context=512,
         max_inflight_requests=24,

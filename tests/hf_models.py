@@ -14,6 +14,16 @@ from transformers import (
 
 PATCH_TOKEN = 90
 
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+LINEAR_ROPE = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.5}
+
 
 def randomise(model: PreTrainedModel, seed: int = 0) -> PreTrainedModel:
     """Random weights, norms and biases included, of a size that keeps activations near 1."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hf_models import LINEAR_ROPE, LLAMA3_ROPE
 from numpy.typing import NDArray
 from reference_decoder import ReferenceDecoder, relative_error
 from tiny_models import VOCABULARY, tiny_gguf
@@ -58,15 +59,6 @@ SHAPES: dict[str, Any] = {
     "eos_token_id": 2,
     "attn_implementation": "eager",
 }
-LLAMA3_ROPE = {
-    "rope_type": "llama3",
-    "rope_theta": 10000.0,
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 64,
-}
-LINEAR_ROPE = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.5}
 
 
 def attend_to_itself(spec: ModelSpec) -> Any:
