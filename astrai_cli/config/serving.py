@@ -48,6 +48,13 @@ class ServeConfig(Group):
         description="Most bytes of a request: of its body, and of the line that carries it to "
         "the worker, with the newline.",
     )
+    streaming_preflight_timeout: float | None = Field(
+        None,
+        gt=0.0,
+        le=3600.0,
+        description="Most seconds a streamed answer's headers wait for its first token, so that an "
+        "error before it has its own status; without end when left out.",
+    )
     shutdown_timeout: float = Field(
         30.0, ge=0.0, le=3600.0, description="Seconds that running answers may take after SIGTERM."
     )

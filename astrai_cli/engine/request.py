@@ -108,12 +108,14 @@ class Piece:
 
     Either may be empty: ids whose bytes do not end a character yet, or text held
     back while it could still have become a stop string. logprobs: where asked for, of
-    each of the ids but one that ends the answer.
+    each of the ids but one that ends the answer. prompt: with the first piece, the
+    usage when the prompt had been run.
     """
 
     text: str
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...] = ()
+    prompt: Usage | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -304,14 +304,19 @@ class GenerationTask(Task):
         if token_id in self._end_ids:
             self._end_text = self._token_bytes.named(token_id).decode(errors="replace")
             self.end("stop")
-            self._sink(Piece("", (token_id,)))
+            self._send("", token_id)
             return
         text = self._stops.feed(self._detokenizer.feed(token_id))
         if self._stops.matched is not None:
             self.end("stop")
         elif self.n_known == self.n_tokens_max:
             self.end("length")
-        self._sink(Piece(text, (token_id,), self._logprobs(logits[-1], token_id)))
+        self._send(text, token_id, self._logprobs(logits[-1], token_id))
+
+    def _send(self, text: str, token_id: int, logprobs: tuple[TokenLogprob, ...] = ()) -> None:
+        is_first = self.n_known == self.n_prompt + 1
+        prompt = Usage(self.n_prompt, 0, self.n_reused) if is_first else None
+        self._sink(Piece(text, (token_id,), logprobs, prompt))
 
     def _logprobs(self, logits: NDArray[np.float32], token_id: int) -> tuple[TokenLogprob, ...]:
         if self._n_logprobs is None:

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 
 from astrai_cli.errors import AstraiError
 from astrai_cli.serving.engine import ServingEngine
-from astrai_cli.serving.errors import openai_error, problem_of
+from astrai_cli.serving.errors import error_body, problem_of
 from astrai_cli.serving.metrics import CountResponses
 from astrai_cli.serving.middleware import RequestLog
 from astrai_cli.serving.openai import OpenAIResponseBuilder
@@ -85,6 +85,7 @@ class _Endpoints:
         }
 
 
-def _error_response(_request: Request, error: Exception) -> Response:
+def _error_response(request: Request, error: Exception) -> Response:
     problem = problem_of(error)
-    return JSONResponse(openai_error(problem), problem.status, headers=problem.headers)
+    body = error_body(request.url.path, problem)
+    return JSONResponse(body, problem.status, headers=problem.headers)

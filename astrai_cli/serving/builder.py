@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from astrai_cli.engine.detokenize import TokenBytes
-from astrai_cli.engine.request import ImageInput, SamplingParams, Usage
+from astrai_cli.engine.request import GenerationRequest, Usage
 from astrai_cli.serving.choice import Choice, News
 from astrai_cli.serving.engine import ServingEngine
 from astrai_cli.serving.errors import Problem
@@ -25,34 +25,28 @@ Body = TypeVar("Body", bound=GenerationBody)
 class ResponseContext:
     """What a builder remembers of a request while it is answered.
 
-    n: how many answers there are to be. logprobs: as in GenerationRequest. make_parser:
-    of what reads one answer. shows_reasoning: whether the client is to see it.
+    request: what the engine continues. n: how many answers there are to be.
+    make_parser: of what reads one answer. shows_reasoning: whether the client is to see it.
+    include_usage: whether a stream ends with it, in protocols where that is a choice.
     """
 
     id: str
     model: str
-    stream: bool
-    include_usage: bool
-    sampling: SamplingParams
-    max_tokens: int | None
-    ignore_eos: bool
+    request: GenerationRequest
     token_bytes: TokenBytes
     make_parser: Callable[[], OutputParser]
+    stream: bool = False
+    include_usage: bool = False
     shows_reasoning: bool = True
-    stop_token_ids: tuple[int, ...] = ()
-    logprobs: int | None = None
     n: int = 1
-    session_id: str | None = None
     created: int = field(default_factory=lambda: int(time.time()))
 
 
 class Prepared(NamedTuple):
-    """A request that was checked. stops: its stop strings."""
+    """A request that was checked. prompt: of its conversation, where it is one."""
 
-    prompt: ChatPrompt
     ctx: ResponseContext
-    stops: tuple[str, ...]
-    images: tuple[ImageInput, ...]
+    prompt: ChatPrompt | None
 
 
 def usage_of(choices: Sequence[Choice]) -> Usage:
@@ -72,8 +66,8 @@ class ResponseBuilder(ABC, Generic[Body]):
         """Check a request and make its prompt. May take long; runs beside the event loop."""
 
     @abstractmethod
-    def format_stream_start(self, ctx: ResponseContext) -> str:
-        """The events before the first piece."""
+    def format_stream_start(self, ctx: ResponseContext, usage: Usage) -> str:
+        """The events before the first piece; usage: when the prompt had been run."""
 
     @abstractmethod
     def format_chunk(self, ctx: ResponseContext, choice: Choice, news: News) -> str:

@@ -38,6 +38,7 @@ class ServingEngine:
     transcripts: Transcripts
     max_choices: int
     longest_token: int
+    streaming_preflight_timeout: float | None = None
     metrics: ServerMetrics = field(default_factory=ServerMetrics)
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -58,6 +59,7 @@ class ServingEngine:
             transcripts=transcripts,
             max_choices=serve.max_choices,
             longest_token=max(map(len, text.tokenizer.get_vocab())),
+            streaming_preflight_timeout=serve.streaming_preflight_timeout,
         )
 
     @property

@@ -46,6 +46,16 @@ BOUND_ERRORS = {
 # What the server is to blame for and the client may read of: it is full, or the model's calls
 # are wrong.
 _TOLD = {HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.BAD_GATEWAY}
+ANTHROPIC_PATH = "/v1/messages"
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
 UNSUPPORTED_ERRORS = {"extra_forbidden", UNSUPPORTED}
 
 
@@ -102,6 +112,31 @@ def openai_error(problem: Problem) -> dict[str, Any]:
     if problem.detail is not None:
         body["detail"] = problem.detail
     return body
+
+
+def anthropic_error(problem: Problem) -> dict[str, Any]:
+    """The error object of Anthropic's protocol."""
+    kind = _ANTHROPIC_TYPES.get(problem.status)
+    if kind is None:
+        kind = "invalid_request_error" if problem.status < 500 else "api_error"
+    body: dict[str, Any] = {
+        "type": "error",
+        "error": {
+            "type": kind,
+            "message": problem.message,
+            "param": problem.param,
+            "code": problem.code,
+        },
+    }
+    if problem.detail is not None:
+        body["detail"] = problem.detail
+    return body
+
+
+def error_body(path: str, problem: Problem) -> dict[str, Any]:
+    """The error object of the protocol that a path belongs to."""
+    is_anthropic = path == ANTHROPIC_PATH or path.startswith(f"{ANTHROPIC_PATH}/")
+    return (anthropic_error if is_anthropic else openai_error)(problem)
 
 
 def _openai_type(status: int) -> str:

@@ -6,12 +6,12 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from astrai_cli.engine.request import TokenLogprob
+from astrai_cli.engine.request import GenerationRequest, TokenLogprob, Usage
 from astrai_cli.serving.builder import Prepared, ResponseBuilder, ResponseContext, usage_of
 from astrai_cli.serving.choice import Choice, News
+from astrai_cli.serving.conversation import Conversation, prepare_chat
 from astrai_cli.serving.engine import ServingEngine
 from astrai_cli.serving.errors import Problem, openai_error
-from astrai_cli.serving.images import check_images, place_images
 from astrai_cli.serving.logprobs import logprobs_object
 from astrai_cli.serving.messages import ChatMessage
 from astrai_cli.serving.parsers import Delta
@@ -29,33 +29,34 @@ class OpenAIResponseBuilder(ResponseBuilder[ChatCompletionRequest]):
     ) -> Prepared:
         engine.check_model(request.model)
         engine.check_choices(request.n)
-        images = check_images(request.messages, engine.client.hello.model.max_image_patches)
-        tools = request.active_tools
-        tool_set = engine.format.tool_set(tools)
-        variables = engine.format.variables(tools, request.effort)
-        prompt = engine.encode_chat(request.messages, variables, session_id)
-        prompt_end = engine.prompt_end(prompt)
+        conversation = Conversation(request.messages, request.active_tools, request.effort)
+        prompt, images, make_parser = prepare_chat(conversation, engine, session_id)
         options = request.stream_options
         ctx = ResponseContext(
             id=f"chatcmpl-{uuid.uuid4().hex}",
             model=engine.model_id,
+            request=GenerationRequest(
+                prompt=prompt.ids,
+                sampling=request.sampling(),
+                max_tokens=request.token_limit,
+                images=images,
+                stop=tuple(request.stop),
+                stop_token_ids=tuple(request.stop_token_ids),
+                ignore_eos=request.ignore_eos,
+                write_special=engine.format.writes_special,
+                logprobs=request.top_logprobs if request.logprobs else None,
+                session_id=session_id,
+            ),
+            token_bytes=engine.token_bytes,
+            make_parser=make_parser,
             stream=request.stream,
             include_usage=options is not None and options.include_usage,
-            sampling=request.sampling(),
-            max_tokens=request.token_limit,
-            ignore_eos=request.ignore_eos,
-            token_bytes=engine.token_bytes,
-            make_parser=lambda: engine.format.make_parser(tool_set, prompt_end),
             shows_reasoning=request.shows_reasoning,
-            stop_token_ids=tuple(request.stop_token_ids),
-            logprobs=request.top_logprobs if request.logprobs else None,
             n=request.n,
-            session_id=session_id,
         )
-        placed = place_images(images, prompt.ids, engine.image_frame)
-        return Prepared(prompt, ctx, tuple(request.stop), placed)
+        return Prepared(ctx, prompt)
 
-    def format_stream_start(self, ctx: ResponseContext) -> str:
+    def format_stream_start(self, ctx: ResponseContext, usage: Usage) -> str:
         delta = {"role": "assistant", "content": ""}
         return "".join(_choice_chunk(ctx, index, delta) for index in range(ctx.n))
 
@@ -164,7 +165,7 @@ def _end(choice: Choice) -> dict[str, str | None]:
 
 def _logprobs(ctx: ResponseContext, tokens: Sequence[TokenLogprob]) -> dict[str, Any] | None:
     """None where none were asked for."""
-    return None if ctx.logprobs is None else logprobs_object(tokens, ctx.token_bytes)
+    return None if ctx.request.logprobs is None else logprobs_object(tokens, ctx.token_bytes)
 
 
 def _usage(ctx: ResponseContext, choices: Sequence[Choice]) -> dict[str, Any]:
@@ -176,7 +177,7 @@ def _usage(ctx: ResponseContext, choices: Sequence[Choice]) -> dict[str, Any]:
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
     }
     # Where ids were removed, or go on behind the answer, the count would not be that of the answer.
-    if not ctx.ignore_eos and not any(choice.is_cut for choice in choices):
+    if not ctx.request.ignore_eos and not any(choice.is_cut for choice in choices):
         n_reasoning = sum(choice.n_reasoning for choice in choices)
         body["completion_tokens_details"] = {"reasoning_tokens": n_reasoning}
     return body

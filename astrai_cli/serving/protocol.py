@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncGenerator
 from typing import Any, Generic
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from astrai_cli.engine.request import Event, Finish, GenerationRequest
+from astrai_cli.engine.request import Event, Finish, Piece, Usage
 from astrai_cli.serving.builder import Body, ResponseBuilder, ResponseContext
 from astrai_cli.serving.choice import Choice, News, ReasoningCounter
 from astrai_cli.serving.engine import ServingEngine
@@ -44,25 +45,9 @@ class ProtocolHandler(Generic[Body]):
         raw = await read_body(self._request, self._engine.client.max_request_bytes)
         body = self._builder.request_model.model_validate_json(raw)
         session_id = session_of(body.session_id, self._request.headers)
-        prompt, ctx, stops, images = await asyncio.to_thread(
-            self._builder.prepare, body, self._engine, session_id
-        )
-        events = self._engine.generate_choices(
-            GenerationRequest(
-                prompt=prompt.ids,
-                sampling=ctx.sampling,
-                max_tokens=ctx.max_tokens,
-                images=images,
-                stop=stops,
-                stop_token_ids=ctx.stop_token_ids,
-                ignore_eos=ctx.ignore_eos,
-                write_special=self._engine.format.writes_special,
-                logprobs=ctx.logprobs,
-                session_id=ctx.session_id,
-            ),
-            ctx.n,
-        )
-        answers = Answers(self._engine, self._builder, prompt, ctx)
+        ctx, prompt = await asyncio.to_thread(self._builder.prepare, body, self._engine, session_id)
+        events = self._engine.generate_choices(ctx.request, ctx.n)
+        answers = Answers(self._engine, self._builder, ctx, prompt)
         handle = self._handle_stream if ctx.stream else self._handle_non_stream
         return await handle(events, answers)
 
@@ -70,8 +55,14 @@ class ProtocolHandler(Generic[Body]):
         self, events: AsyncGenerator[ChoiceEvent, None], answers: Answers[Body]
     ) -> Response:
         """Wait for the first event, so that an error before it is answered with its status."""
-        first = await until_disconnect(self._request.receive, _next(events))
-        return EventStream(_chunks(first, events, answers), source=events)
+        reader = EventReader(events)
+        try:
+            first = reader.wait_first(self._engine.streaming_preflight_timeout)
+            await until_disconnect(self._request.receive, first)
+        except BaseException:
+            await reader.aclose()
+            raise
+        return EventStream(_chunks(reader, answers), source=reader)
 
     async def _handle_non_stream(
         self, events: AsyncGenerator[ChoiceEvent, None], answers: Answers[Body]
@@ -87,8 +78,8 @@ class Answers(Generic[Body]):
         self,
         engine: ServingEngine,
         builder: ResponseBuilder[Body],
-        prompt: ChatPrompt,
         ctx: ResponseContext,
+        prompt: ChatPrompt | None,
     ) -> None:
         self._engine = engine
         self._builder = builder
@@ -99,14 +90,14 @@ class Answers(Generic[Body]):
                 index,
                 ctx.make_parser(),
                 self._make_counter(),
-                stop_token_ids=ctx.stop_token_ids,
+                stop_token_ids=ctx.request.stop_token_ids,
                 shows_reasoning=ctx.shows_reasoning,
             )
             for index in range(ctx.n)
         ]
 
     def _make_counter(self) -> ReasoningCounter | None:
-        if not self._engine.format.writes_special:
+        if not self._ctx.request.write_special:
             return None
         return ReasoningCounter(self._ctx.make_parser(), self._ctx.token_bytes)
 
@@ -117,13 +108,15 @@ class Answers(Generic[Body]):
         """
         choice = self._choices[index]
         news = choice.take(event)
-        if isinstance(event, Finish) and self._ctx.session_id and not choice.is_cut:
+        session_id = self._ctx.request.session_id
+        if isinstance(event, Finish) and session_id and self._prompt and not choice.is_cut:
             message = self._builder.message(self._ctx, choice)
-            self._engine.remember(self._ctx.session_id, self._prompt, message, choice.token_ids)
+            self._engine.remember(session_id, self._prompt, message, choice.token_ids)
         return choice, news
 
-    def start(self) -> str:
-        return self._builder.format_stream_start(self._ctx)
+    def start(self, first: Event) -> str:
+        """What to send before the first event."""
+        return self._builder.format_stream_start(self._ctx, _prompt_usage(first))
 
     def chunk(self, index: int, event: Event) -> str:
         """Take an event; what to send of it."""
@@ -142,13 +135,38 @@ class Answers(Generic[Body]):
         return self._builder.format_response(self._ctx, self._choices)
 
 
-async def _chunks(
-    first: ChoiceEvent, events: AsyncGenerator[ChoiceEvent, None], answers: Answers[Any]
-) -> AsyncGenerator[str, None]:
+class EventReader:
+    """The events of a request, whose first one can be waited for without taking it."""
+
+    def __init__(self, events: AsyncGenerator[ChoiceEvent, None]) -> None:
+        self._events = events
+        self._first = asyncio.create_task(_next(events))
+
+    async def wait_first(self, timeout: float | None) -> None:
+        """Wait for the first event, or `timeout` seconds. Raises what comes in its place."""
+        await asyncio.wait({self._first}, timeout=timeout)
+        if self._first.done():
+            self._first.result()
+
+    async def __aiter__(self) -> AsyncGenerator[ChoiceEvent, None]:
+        yield await self._first
+        async for event in self._events:
+            yield event
+
+    async def aclose(self) -> None:
+        """End the request, where it has not ended."""
+        self._first.cancel()
+        await asyncio.gather(self._first, return_exceptions=True)
+        await self._events.aclose()
+
+
+async def _chunks(reader: EventReader, answers: Answers[Any]) -> AsyncGenerator[str, None]:
+    is_first = True
     try:
-        yield answers.start() + answers.chunk(*first)
-        async for event in events:
-            if chunk := answers.chunk(*event):
+        async for index, event in reader:
+            start = answers.start(event) if is_first else ""
+            is_first = False
+            if chunk := start + answers.chunk(index, event):
                 yield chunk
         yield answers.end()
     except Exception as error:
@@ -157,6 +175,13 @@ async def _chunks(
 
 async def _next(events: AsyncGenerator[ChoiceEvent, None]) -> ChoiceEvent:
     return await anext(events)
+
+
+def _prompt_usage(first: Event) -> Usage:
+    """The usage when the prompt had been run, as the first event tells it."""
+    usage = first.prompt if isinstance(first, Piece) else first.usage
+    assert usage is not None
+    return dataclasses.replace(usage, completion_tokens=0)
 
 
 async def _collect(events: AsyncGenerator[ChoiceEvent, None], answers: Answers[Any]) -> None:

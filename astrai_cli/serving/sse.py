@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
-from typing import Any
+from typing import Any, Protocol
 
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
@@ -30,6 +30,12 @@ def data_event(data: Mapping[str, Any]) -> str:
     return f"data: {text if text.isascii() else text.translate(_LINE_ENDS)}\n\n"
 
 
+class Closable(Protocol):
+    """What is given up when the stream ends."""
+
+    async def aclose(self) -> None: ...
+
+
 class EventStream(Response):
     """Sends chunks of events as they come, and comments while none do.
 
@@ -41,7 +47,7 @@ class EventStream(Response):
     def __init__(
         self,
         chunks: AsyncGenerator[str, None],
-        source: AsyncGenerator[Any, None],
+        source: Closable,
         keep_alive: float = KEEP_ALIVE_SECONDS,
     ) -> None:
         self.status_code = 200

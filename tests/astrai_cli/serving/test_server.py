@@ -90,6 +90,17 @@ def test_overload_is_429_at_once(babbler: Path) -> None:
             assert caught.value.code == "overloaded"
 
 
+def test_headers_wait_for_the_first_token_no_longer_than_asked(babbler: Path) -> None:
+    limits = {**LONG["limits"], "max_decode_sequences": 1}
+    with running_server(babbler, limits=limits, streaming_preflight_timeout=0.2) as server:
+        client = server.openai()
+        with client.chat.completions.create(**ENDLESS) as running:
+            next(iter(running))
+            waiting = client.chat.completions.create(**{**ENDLESS, "max_tokens": 2})
+            running.close()
+            assert [chunk.choices[0].finish_reason for chunk in waiting][-1] == "length"
+
+
 def test_sigterm_lets_answers_end_and_exits_with_0(babbler: Path) -> None:
     with running_server(babbler, **LONG) as server:
         options = {**ENDLESS, "max_tokens": 400}

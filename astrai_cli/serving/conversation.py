@@ -1,0 +1,57 @@
+"""From a conversation, whatever protocol it came in, to a prompt and what reads its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from astrai_cli.engine.request import ImageInput
+from astrai_cli.serving.engine import ServingEngine
+from astrai_cli.serving.images import check_images, place_images
+from astrai_cli.serving.messages import ChatMessage
+from astrai_cli.serving.parsers import OutputParser
+from astrai_cli.serving.reasoning import Effort
+from astrai_cli.serving.transcripts import ChatPrompt
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """What a request asks to be answered.
+
+    tools: those the model may call, as OpenAI's protocol declares them. effort: how much
+    to reason, None leaves it to the template.
+    """
+
+    messages: Sequence[ChatMessage]
+    tools: Sequence[Mapping[str, Any]] = ()
+    effort: Effort | None = None
+
+
+class ChatInput(NamedTuple):
+    """A conversation that was checked. make_parser: of what reads one answer to it."""
+
+    prompt: ChatPrompt
+    images: tuple[ImageInput, ...]
+    make_parser: Callable[[], OutputParser]
+
+
+def prepare_chat(
+    conversation: Conversation, engine: ServingEngine, session_id: str | None
+) -> ChatInput:
+    """The prompt of a conversation; in a session, with the ids of its answers.
+
+    Raises RequestError for what the model cannot do (tools, images, effort),
+    InvalidToolSchemaError, InvalidInputError and ContextOverflowError.
+    """
+    messages = conversation.messages
+    images = check_images(messages, engine.client.hello.model.max_image_patches)
+    tools = engine.format.tool_set(conversation.tools)
+    variables = engine.format.variables(conversation.tools, conversation.effort)
+    prompt = engine.encode_chat(messages, variables, session_id)
+    prompt_end = engine.prompt_end(prompt)
+    return ChatInput(
+        prompt,
+        place_images(images, prompt.ids, engine.image_frame),
+        lambda: engine.format.make_parser(tools, prompt_end),
+    )
