@@ -13,9 +13,9 @@ from astrai_cli.engine.request import GenerationRequest, Usage
 from astrai_cli.serving.choice import Choice, News
 from astrai_cli.serving.engine import ServingEngine
 from astrai_cli.serving.errors import Problem
+from astrai_cli.serving.generation import GenerationBody
 from astrai_cli.serving.messages import ChatMessage
 from astrai_cli.serving.parsers import OutputParser
-from astrai_cli.serving.schemas import GenerationBody
 from astrai_cli.serving.transcripts import ChatPrompt
 
 Body = TypeVar("Body", bound=GenerationBody)
