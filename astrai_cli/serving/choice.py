@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from astrai_cli.engine.detokenize import Detokenizer, TokenBytes
@@ -62,7 +63,7 @@ class Choice:
         self._parser = parser
         self._stop_token_ids = stop_token_ids
         self._shows_reasoning = shows_reasoning
-        self._texts: dict[Channel, list[str]] = {"reasoning": [], "content": []}
+        self._deltas: list[Delta] = []
         self._counter = counter
         self._finish: Finish | None = None
         self._ending: Ending | None = None
@@ -70,11 +71,19 @@ class Choice:
 
     @property
     def content(self) -> str:
-        return "".join(self._texts["content"])
+        return self._text_of("content")
 
     @property
     def reasoning(self) -> str:
-        return "".join(self._texts["reasoning"])
+        return self._text_of("reasoning")
+
+    @property
+    def passages(self) -> list[Delta]:
+        """Its texts in their order: where the channel changes, another one begins."""
+        return [
+            Delta(channel, "".join(delta.text for delta in deltas))
+            for channel, deltas in groupby(self._deltas, lambda delta: delta.channel)
+        ]
 
     @property
     def finish(self) -> Finish:
@@ -110,10 +119,12 @@ class Choice:
             news = News(self._ending.deltas)
         else:
             news = self._take_piece(event)
-        for delta in news.deltas:
-            self._texts[delta.channel].append(delta.text)
+        self._deltas += news.deltas
         self.logprobs += news.logprobs
         return news
+
+    def _text_of(self, channel: Channel) -> str:
+        return "".join(delta.text for delta in self._deltas if delta.channel == channel)
 
     def _take_piece(self, piece: Piece) -> News:
         self.token_ids += piece.token_ids
