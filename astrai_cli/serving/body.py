@@ -29,6 +29,21 @@ def only(*supported: Any) -> AfterValidator:
     return AfterValidator(check)
 
 
+def only_types(*supported: str) -> BeforeValidator:
+    """Refuse an object whose `type` is another one, whatever else is in it."""
+
+    def check(value: Any) -> Any:
+        kind = value.get("type") if isinstance(value, dict) else None
+        if isinstance(kind, str) and kind not in supported:
+            names = " or ".join(map(repr, supported))
+            raise PydanticCustomError(
+                UNSUPPORTED, "only type {names} is supported", {"names": names}
+            )
+        return value
+
+    return BeforeValidator(check)
+
+
 def wrap(kind: type, wrapper: Callable[[Any], Any]) -> BeforeValidator:
     """Accept a bare value of `kind` where a list is meant."""
     return BeforeValidator(lambda value: wrapper(value) if isinstance(value, kind) else value)

@@ -28,6 +28,7 @@ class ResponseContext:
     request: what the engine continues. n: how many answers there are to be.
     make_parser: of what reads one answer. shows_reasoning: whether the client is to see it.
     include_usage: whether a stream ends with it, in protocols where that is a choice.
+    system_fingerprint: of what else than the request makes an answer what it is.
     """
 
     id: str
@@ -39,6 +40,7 @@ class ResponseContext:
     include_usage: bool = False
     shows_reasoning: bool = True
     n: int = 1
+    system_fingerprint: str | None = None
     created: int = field(default_factory=lambda: int(time.time()))
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from typing import Any
 
 from astrai_cli.config import ServeConfig
@@ -66,6 +68,12 @@ class ServingEngine:
     def max_context(self) -> int:
         """Positions of one sequence, prompt and answer together."""
         return self.client.hello.model.max_context
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes where the same seeded request may be answered otherwise."""
+        digest = hashlib.sha256(f"{version('astrai')} {self.client.hello.model}".encode())
+        return f"fp_{digest.hexdigest()[:10]}"
 
     @property
     def max_prompt_chars(self) -> int:

@@ -10,23 +10,12 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from astrai_cli.serving.body import UNSUPPORTED, Body, only, wrap
+from astrai_cli.serving.body import UNSUPPORTED, Body, only, only_types, wrap
 
 _DATA_URL = re.compile(r"data:(image/(?:jpeg|jpg|png));base64,", re.IGNORECASE)
-_PART_TYPES = ("text", "image_url")
 _MAX_TOOL_CALLS = 128
 MAX_MESSAGES = 2**14
 MAX_PARTS = 1024
-
-
-def _check_kind(part: Any) -> Any:
-    kind = part.get("type") if isinstance(part, dict) else None
-    if isinstance(kind, str) and kind not in _PART_TYPES:
-        names = " or ".join(map(repr, _PART_TYPES))
-        raise PydanticCustomError(
-            UNSUPPORTED, "only content of type {names} is supported", {"names": names}
-        )
-    return part
 
 
 def _check_url(url: str) -> str:
@@ -37,7 +26,28 @@ def _check_url(url: str) -> str:
     return url
 
 
-class TextPart(Body):
+class CacheBreakpoint(Body):
+    """Where OpenAI's reference lets a client end what is cached."""
+
+    mode: Literal["explicit"]
+    ttl: Literal["30m", "12h"] | None = None
+
+
+class CacheControl(Body):
+    """The same, as Anthropic's and OpenRouter's references have it."""
+
+    type: Literal["ephemeral"]
+    ttl: Literal["5m", "1h"] | None = None
+
+
+class CacheablePart(Body):
+    """A part with hints about caching, which are harmless: equal beginnings are reused anyway."""
+
+    prompt_cache_breakpoint: CacheBreakpoint | None = None
+    cache_control: CacheControl | None = None
+
+
+class TextPart(CacheablePart):
     """Text of a message."""
 
     type: Literal["text"]
@@ -50,7 +60,7 @@ class ImageUrl(Body):
     url: Annotated[str, AfterValidator(_check_url)]
 
 
-class ImagePart(Body):
+class ImagePart(CacheablePart):
     """An image in a message."""
 
     type: Literal["image_url"]
@@ -67,7 +77,7 @@ class ImagePart(Body):
 
 Part = Annotated[TextPart | ImagePart, Field(discriminator="type")]
 Content = Annotated[
-    list[Annotated[Part, BeforeValidator(_check_kind)]],
+    list[Annotated[Part, only_types("text", "image_url")]],
     wrap(str, lambda text: [{"type": "text", "text": text}]),
     Field(max_length=MAX_PARTS),
 ]
@@ -90,20 +100,43 @@ class MessageToolCall(Body):
     index: int | None = None
 
 
+def _check_role(role: Any) -> Any:
+    if role == "function":
+        raise PydanticCustomError(UNSUPPORTED, "functions are not supported; tools are")
+    return role
+
+
 class ChatMessage(Body):
     """One turn of a conversation. `name` goes to the template, which may show it."""
 
-    role: Literal["system", "developer", "user", "assistant", "tool"]
+    role: Annotated[
+        Literal["system", "developer", "user", "assistant", "tool"], BeforeValidator(_check_role)
+    ]
     content: Content = []
     name: str | None = None
     tool_call_id: str | None = None
-    tool_calls: Annotated[list[MessageToolCall], Field(max_length=_MAX_TOOL_CALLS)] = []
+    tool_calls: Annotated[
+        list[Annotated[MessageToolCall, only_types("function")]], Field(max_length=_MAX_TOOL_CALLS)
+    ] = []
     reasoning_content: str | None = None
     # A field of our own answers, so that a client may send one back as it came.
     annotations: Annotated[list[Any], only([])] = []
 
+    @model_validator(mode="before")
+    @classmethod
+    def _take_reasoning(cls, value: Any) -> Any:
+        """`reasoning` is OpenRouter's name of the same."""
+        if not isinstance(value, dict) or value.get("reasoning") is None:
+            return value
+        other = {key: each for key, each in value.items() if key != "reasoning"}
+        if other.get("reasoning_content") not in {None, value["reasoning"]}:
+            raise PydanticCustomError(
+                "invalid_value", "reasoning and reasoning_content contradict each other"
+            )
+        return {**other, "reasoning_content": value["reasoning"]}
+
     @model_validator(mode="after")
-    def _check_role(self) -> ChatMessage:
+    def _check_fields(self) -> ChatMessage:
         is_assistant = self.role == "assistant"
         says_otherwise = is_assistant and (self.tool_calls or self.reasoning_content)
         if "content" not in self.model_fields_set and not says_otherwise:

@@ -31,7 +31,6 @@ class OpenAIResponseBuilder(ResponseBuilder[ChatCompletionRequest]):
         engine.check_choices(request.n)
         conversation = Conversation(request.messages, request.active_tools, request.effort)
         prompt, images, make_parser = prepare_chat(conversation, engine, session_id)
-        options = request.stream_options
         ctx = ResponseContext(
             id=f"chatcmpl-{uuid.uuid4().hex}",
             model=engine.model_id,
@@ -50,9 +49,10 @@ class OpenAIResponseBuilder(ResponseBuilder[ChatCompletionRequest]):
             token_bytes=engine.token_bytes,
             make_parser=make_parser,
             stream=request.stream,
-            include_usage=options is not None and options.include_usage,
+            include_usage=request.include_usage,
             shows_reasoning=request.shows_reasoning,
             n=request.n,
+            system_fingerprint=engine.fingerprint,
         )
         return Prepared(ctx, prompt)
 
@@ -85,14 +85,11 @@ class OpenAIResponseBuilder(ResponseBuilder[ChatCompletionRequest]):
 
     def format_response(self, ctx: ResponseContext, choices: Sequence[Choice]) -> dict[str, Any]:
         return {
-            "id": ctx.id,
-            "object": "chat.completion",
-            "created": ctx.created,
-            "model": ctx.model,
+            **_head(ctx, "chat.completion"),
             "choices": [
                 {
                     "index": choice.index,
-                    "message": {**_message(ctx, choice), "refusal": None},
+                    "message": {**_message(ctx, choice), "refusal": None, "annotations": []},
                     "logprobs": _logprobs(ctx, choice.logprobs),
                     **_end(choice),
                 }
@@ -118,15 +115,18 @@ def _choice_chunk(ctx: ResponseContext, index: int, delta: dict[str, Any], **fie
 
 
 def _chunk(ctx: ResponseContext, **fields: Any) -> str:
-    return data_event(
-        {
-            "id": ctx.id,
-            "object": "chat.completion.chunk",
-            "created": ctx.created,
-            "model": ctx.model,
-            **fields,
-        }
-    )
+    return data_event({**_head(ctx, "chat.completion.chunk"), **fields})
+
+
+def _head(ctx: ResponseContext, kind: str) -> dict[str, Any]:
+    return {
+        "id": ctx.id,
+        "object": kind,
+        "created": ctx.created,
+        "model": ctx.model,
+        "service_tier": "default",
+        "system_fingerprint": ctx.system_fingerprint,
+    }
 
 
 def _deltas(ctx: ResponseContext, deltas: Sequence[Delta]) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -23,7 +23,32 @@ class StreamOptions(Body):
     include_obfuscation: Annotated[bool, only(False)] = False
 
 
-class ChatCompletionRequest(GenerationBody, ReasoningBody, ToolsBody):
+class UsageOptions(Body):
+    """OpenRouter's way to ask for the usage of a streamed answer."""
+
+    include: bool = False
+
+
+class CacheOptions(Body):
+    """Options about caching prompts, which is done where there is room."""
+
+    mode: Annotated[str, only("implicit")] = "implicit"
+    ttl: Literal["30m", "12h"] | None = None
+
+
+class AccountBody(Body):
+    """Fields about the client's account, bills and cache: accepted, and nothing to do."""
+
+    user: str | None = None
+    safety_identifier: str | None = None
+    metadata: Annotated[dict[str, str], Field(max_length=16)] | None = None
+    service_tier: Annotated[str, only("auto", "default")] = "auto"
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: Literal["in_memory", "24h"] | None = None
+    prompt_cache_options: CacheOptions | None = None
+
+
+class ChatCompletionRequest(GenerationBody, ReasoningBody, ToolsBody, AccountBody):
     """The body of `POST /v1/chat/completions`."""
 
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
@@ -35,18 +60,13 @@ class ChatCompletionRequest(GenerationBody, ReasoningBody, ToolsBody):
     top_logprobs: int = Field(0, ge=0, le=MAX_TOP_LOGPROBS)
     n: int = Field(1, ge=1, le=MAX_CHOICES)
     stream_options: StreamOptions | None = None
-
-    # Accepted, and nothing to do: they concern accounts.
-    user: str | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
-    metadata: Annotated[dict[str, str], Field(max_length=16)] | None = None
-    service_tier: Annotated[str, only("auto", "default")] = "auto"
+    usage: UsageOptions | None = None
 
     # Accepted only where they ask for what happens anyway.
     modalities: Annotated[list[str], only(["text"])] = ["text"]
     response_format: Annotated[dict[str, Any], only({"type": "text"})] = {"type": "text"}
     store: Annotated[bool, only(False)] = False
+    verbosity: Annotated[str, only("medium")] = "medium"
     add_generation_prompt: Annotated[bool, only(True)] = True
     continue_final_message: Annotated[bool, only(False)] = False
 
@@ -62,6 +82,13 @@ class ChatCompletionRequest(GenerationBody, ReasoningBody, ToolsBody):
             raise PydanticCustomError("invalid_value", "top_logprobs needs logprobs to be true")
         self.check_reasoning()
         return self
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether a stream is to tell it."""
+        options = self.stream_options
+        asked = self.usage is not None and self.usage.include
+        return asked or (options is not None and options.include_usage)
 
     @property
     def token_limit(self) -> int | None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from astrai_cli.serving.body import Body, only
+from astrai_cli.serving.body import Body, only, only_types
 
 MAX_TOOLS = 128
 
@@ -26,14 +26,16 @@ class FunctionDefinition(Body):
 class ToolDefinition(Body):
     """A tool. Functions are the only kind."""
 
-    type: Annotated[str, only("function")]
+    type: Literal["function"]
     function: FunctionDefinition
 
 
 class ToolsBody(Body):
     """The fields of a request about tools."""
 
-    tools: Annotated[list[ToolDefinition], Field(max_length=MAX_TOOLS)] = []
+    tools: Annotated[
+        list[Annotated[ToolDefinition, only_types("function")]], Field(max_length=MAX_TOOLS)
+    ] = []
     tool_choice: Annotated[Any, only("auto", "none")] = "auto"
     parallel_tool_calls: Annotated[bool, only(True)] = True
 

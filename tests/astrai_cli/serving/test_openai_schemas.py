@@ -1,0 +1,146 @@
+"""Every field of the official request types: honoured, refused with a code, or harmless."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming
+from schema_walk import SchemaWalk, Variant
+
+from astrai_cli.serving.errors import Problem, problem_of
+from astrai_cli.serving.generation import GenerationBody
+from astrai_cli.serving.schemas import ChatCompletionRequest
+
+PIXEL = "data:image/png;base64,iVBORw0KGgo="
+WALK = SchemaWalk({"model": "astrai", "url": PIXEL, "arguments": "{}"})
+DOCS = Path(__file__).parents[3] / "docs" / "requests.md"
+
+CHAT = {
+    *("messages", "messages.role", "messages.name", "messages.content"),
+    *("messages.content.type", "messages.content.text"),
+    *("messages.content.image_url", "messages.content.image_url.url"),
+    *("messages.tool_call_id", "messages.tool_calls", "messages.tool_calls.id"),
+    *("messages.tool_calls.type", "messages.tool_calls.function"),
+    *("messages.tool_calls.function.name", "messages.tool_calls.function.arguments"),
+    *("tools", "tools.type", "tools.function", "tools.function.name"),
+    *("tools.function.description", "tools.function.parameters", "tools.function.strict"),
+    *("frequency_penalty", "logit_bias", "logprobs", "max_completion_tokens", "max_tokens"),
+    *("model", "n", "presence_penalty", "reasoning_effort", "seed", "stop", "stream"),
+    *("stream_options", "stream_options.include_usage", "temperature", "tool_choice"),
+    *("top_logprobs", "top_p"),
+}
+"""What chat completions honour."""
+
+KINDS: dict[str, tuple[Any, type[GenerationBody], dict[str, Any], set[str]]] = {
+    "chat completions": (
+        CompletionCreateParamsNonStreaming,
+        ChatCompletionRequest,
+        {"stream": True, "logprobs": True},
+        CHAT,
+    ),
+}
+
+
+def harmless() -> dict[str, set[str]]:
+    """The documented fields, with the protocols that have them."""
+    section = DOCS.read_text("utf-8").partition("\n## Harmless fields\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`.*?) \| (.*?) \|", section, re.MULTILINE)
+    return {
+        name: set(kinds.split(", ")) for names, kinds in rows for name in names.split("`")[1::2]
+    }
+
+
+def read(kind: type[GenerationBody], body: dict[str, Any]) -> Problem | None:
+    try:
+        kind.model_validate_json(json.dumps(body))
+    except Exception as error:
+        return problem_of(error)
+    return None
+
+
+def judged(kind: str) -> Iterator[tuple[Variant, Problem | None]]:
+    params, model, base, _ = KINDS[kind]
+    for variant in WALK.variants(params):
+        yield variant, read(model, {**base, **variant.value})
+
+
+def has_value(variant: Variant) -> bool:
+    """Whether the field that differs is more than a null."""
+    value = variant.value
+    for key in variant.path:
+        value = value[key]
+        value = value[0] if isinstance(value, list) and len(value) == 1 else value
+    return value is not None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_field_is_honoured_or_harmless_or_refused_with_a_code(kind: str) -> None:
+    accepted, known = set(), KINDS[kind][-1]
+    listed = {name for name, kinds in harmless().items() if kind in kinds}
+    for variant, problem in judged(kind):
+        path = ".".join(variant.path)
+        if problem is None:
+            if path and has_value(variant):
+                accepted.add(path)
+            continue
+        # The one rule that the types do not tell.
+        if problem.message.endswith("content is required"):
+            continue
+        assert problem.status == 400, (variant, problem)
+        assert problem.code in {"unsupported_parameter", "invalid_value"}
+        assert (problem.param or "").partition(".")[0] == variant.path[0]
+    assert accepted - known == {
+        path for path in accepted if any(f"{path}.".startswith(f"{name}.") for name in listed)
+    }
+    assert known | listed <= accepted
+
+
+EXTRAS = {
+    "thinking_token_budget": 1,
+    "grammar": "root ::= x",
+    "stop_regex": "x",
+    "cache_salt": "x",
+    "guided_json": {},
+    "guided_regex": "x",
+    "guided_choice": ["x"],
+    "guided_grammar": "x",
+    "guided_decoding_backend": "x",
+    "structured_outputs": {},
+    "regex": "x",
+    "ebnf": "x",
+    "json_schema": {},
+    "add_generation_prompt": False,
+    "continue_final_message": True,
+    "skip_special_tokens": False,
+    "min_tokens": 1,
+    "length_penalty": 1.0,
+    "use_beam_search": True,
+    "typical_p": 0.5,
+    "dry_multiplier": 0.5,
+    "mirostat": 1,
+    "chat_template_kwargs": {"enable_thinking": False},
+    "transforms": ["middle-out"],
+    "provider": {"order": ["x"]},
+    "plugins": [{"id": "web"}],
+}
+"""Fields of other servers that this one does not honour."""
+
+
+@pytest.mark.parametrize("field", EXTRAS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_other_servers_take_is_refused_by_name(kind: str, field: str) -> None:
+    params, model, _, _ = KINDS[kind]
+    problem = read(model, {**WALK.plainest(params), field: EXTRAS[field]})
+    assert problem is not None
+    assert (problem.status, problem.code, problem.param) == (400, "unsupported_parameter", field)
+
+
+def test_defaults_of_other_servers_are_accepted() -> None:
+    plain = WALK.plainest(CompletionCreateParamsNonStreaming)
+    defaults = {"add_generation_prompt": True, "continue_final_message": False}
+    assert read(ChatCompletionRequest, {**plain, **dict.fromkeys(EXTRAS), **defaults}) is None
