@@ -6,11 +6,13 @@ import hashlib
 import io
 import math
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError
 
 from astrai_cli.errors import InvalidInputError
 from astrai_cli.models.vision_spec import VisionSpec
@@ -23,6 +25,18 @@ FORMATS = ("JPEG", "PNG")
 # 64 megapixels: a phone's full photograph; 200 MB as decoded RGB.
 MAX_PIXELS = 2**26
 PATCHES_A_CELL = 4
+
+# By the values of EXIF's orientation (Exif 2.32, 4.6.4): how the first row and column lie.
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_ON_ITS_SIDE = {_TURNS[5], _TURNS[6], _TURNS[7], _TURNS[8]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +60,7 @@ class PreparedImage:
 def prepare_image(data: bytes, spec: VisionSpec, max_patches: int) -> PreparedImage:
     """Decode a JPEG or PNG and resize it to its grid. Raises InvalidInputError."""
     image = _decode(data)
-    grid = image_grid(image.width, image.height, spec, max_patches)
+    grid = image_grid(image.width, image.height, spec.cell_size, max_patches)
     digest = hashlib.sha256(repr((image.size, grid)).encode())
     digest.update(image.tobytes())
     height, width = (cells * spec.cell_size for cells in grid)
@@ -55,7 +69,19 @@ def prepare_image(data: bytes, spec: VisionSpec, max_patches: int) -> PreparedIm
     return PreparedImage(np.asarray(image, dtype=np.uint8), grid, digest.digest())
 
 
-def image_grid(width: int, height: int, spec: VisionSpec, max_patches: int) -> tuple[int, int]:
+def count_rows(data: bytes, cell_size: int, max_patches: int) -> int:
+    """The rows of embeddings that an image becomes, told by its header.
+
+    cell_size: pixels. Raises InvalidInputError; damage behind the header is not noticed.
+    """
+    with _decoding():
+        image = _open(data)
+        turn = _turn(image)
+    size = image.size[::-1] if turn in _ON_ITS_SIDE else image.size
+    return math.prod(image_grid(*size, cell_size, max_patches))
+
+
+def image_grid(width: int, height: int, cell_size: int, max_patches: int) -> tuple[int, int]:
     """The cells (rows, columns) of an image of width × height pixels, both 1 or more.
 
     At most max_patches // 4 cells. Of the counts around the exact ones those whose
@@ -64,7 +90,7 @@ def image_grid(width: int, height: int, spec: VisionSpec, max_patches: int) -> t
     most = max_patches // PATCHES_A_CELL
     if most < 1:
         raise InvalidInputError(f"max_vision_patches is {max_patches}; a cell has {PATCHES_A_CELL}")
-    rows, columns = height / spec.cell_size, width / spec.cell_size
+    rows, columns = height / cell_size, width / cell_size
     if rows * columns > most:
         rows = math.sqrt(most * height / width)
         columns = rows * width / height
@@ -81,17 +107,20 @@ def image_grid(width: int, height: int, spec: VisionSpec, max_patches: int) -> t
 
 
 def _decode(data: bytes) -> Image.Image:
+    with _decoding():
+        image = _open(data)
+        turn = _turn(image)
+        return _to_rgb(image if turn is None else image.transpose(turn))
+
+
+@contextmanager
+def _decoding() -> Iterator[None]:
+    """Turn whatever an image makes its decoder raise into an InvalidInputError."""
     try:
         with warnings.catch_warnings():
             # Its own bound on pixels is looser than ours, and oddities of a file are no news.
             warnings.simplefilter("ignore")
-            image = Image.open(io.BytesIO(data), formats=FORMATS)
-            # Read from the header: nothing was decoded yet.
-            if image.width * image.height > MAX_PIXELS:
-                raise InvalidInputError(
-                    f"the image has {image.width} x {image.height} pixels, over {MAX_PIXELS}"
-                )
-            return _to_rgb(ImageOps.exif_transpose(image))
+            yield
     except InvalidInputError:
         raise
     except UnidentifiedImageError:
@@ -99,6 +128,22 @@ def _decode(data: bytes) -> Image.Image:
     # Damaged files make the decoders raise whatever they trip over.
     except Exception as error:
         raise InvalidInputError(f"the image cannot be decoded: {error}") from error
+
+
+def _open(data: bytes) -> Image.Image:
+    """An image of which nothing but the header was read."""
+    image = Image.open(io.BytesIO(data), formats=FORMATS)
+    if image.width * image.height > MAX_PIXELS:
+        raise InvalidInputError(
+            f"the image has {image.width} x {image.height} pixels, over {MAX_PIXELS}"
+        )
+    return image
+
+
+def _turn(image: Image.Image) -> Image.Transpose | None:
+    """What brings an image upright, as the metadata before its pixels tells."""
+    # The method of PNG images would decode the pixels to look for metadata behind them.
+    return _TURNS.get(Image.Image.getexif(image).get(ExifTags.Base.Orientation, 1))
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:

@@ -80,6 +80,7 @@ class ModelInfo:
 
     max_context: positions, prompt and answer together. max_image_patches: the most an
     image may have, larger ones are scaled down; 0: the model sees no images.
+    image_cell: pixels that the part of an image behind one position is wide and high.
     """
 
     name: str
@@ -88,6 +89,7 @@ class ModelInfo:
     vocab_size: int
     max_context: int
     max_image_patches: int = 0
+    image_cell: int = 0
 
 
 @dataclass(frozen=True, slots=True)

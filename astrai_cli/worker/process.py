@@ -207,6 +207,7 @@ def hello_of(engine: InferenceEngine) -> Hello:
             vocab_size=info.spec.vocab_size,
             max_context=info.max_context,
             max_image_patches=info.max_vision_patches,
+            image_cell=0 if info.vision is None else info.vision.cell_size,
         ),
         Capacity(limits.max_requests, limits.max_sequences, limits.max_sessions),
     )

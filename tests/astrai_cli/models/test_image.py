@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from muse_fixtures import IMAGE, MMPROJ
-from PIL import Image
+from PIL import Image, ImageOps
 
 from astrai_cli.errors import InvalidInputError
-from astrai_cli.models.image import image_grid, prepare_image
+from astrai_cli.models.image import count_rows, image_grid, prepare_image
 from astrai_cli.models.vision_spec import VisionFile, normalised
 
 with VisionFile.open(MMPROJ) as file:
@@ -53,7 +53,7 @@ def test_resizes_with_lanczos() -> None:
 @settings(max_examples=300, deadline=None)
 @given(st.integers(1, 20000), st.integers(1, 20000), st.integers(4, 20000))
 def test_the_grid(width: int, height: int, max_patches: int) -> None:
-    rows, columns = image_grid(width, height, SPEC, max_patches)
+    rows, columns = image_grid(width, height, CELL, max_patches)
     most = max_patches // 4
     assert rows >= 1
     assert columns >= 1
@@ -62,7 +62,7 @@ def test_the_grid(width: int, height: int, max_patches: int) -> None:
     if exact[0] * exact[1] <= most and min(exact) >= 1:
         assert abs(rows - exact[0]) < 1
         assert abs(columns - exact[1]) < 1
-    assert image_grid(height, width, SPEC, max_patches)[::-1] == pytest.approx(
+    assert image_grid(height, width, CELL, max_patches)[::-1] == pytest.approx(
         (rows, columns), abs=1
     )
 
@@ -81,12 +81,12 @@ def test_the_grid(width: int, height: int, max_patches: int) -> None:
     ],
 )
 def test_grids_by_hand(size: tuple[int, int], max_patches: int, grid: tuple[int, int]) -> None:
-    assert image_grid(*size, SPEC, max_patches) == grid
+    assert image_grid(*size, CELL, max_patches) == grid
 
 
 def test_refuses_a_cap_below_one_cell() -> None:
     with pytest.raises(InvalidInputError, match="max_vision_patches is 3"):
-        image_grid(10, 10, SPEC, 3)
+        image_grid(10, 10, CELL, 3)
 
 
 @pytest.mark.parametrize("mode", ["L", "P", "CMYK", "1"])
@@ -95,18 +95,41 @@ def test_every_kind_of_colour_becomes_rgb(mode: str) -> None:
     assert prepare_image(encoded(noise(56, 56, mode), kind), SPEC, 4096).pixels.shape == (56, 56, 3)
 
 
-def test_turns_a_photograph_upright() -> None:
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+@pytest.mark.parametrize("orientation", range(10))
+def test_turns_a_photograph_upright(orientation: int, kind: str) -> None:
     exif = Image.Exif()
-    exif[0x0112] = 6  # The camera was held on its side.
-    assert prepare_image(encoded(noise(84, 56), "JPEG", exif=exif), SPEC, 4096).grid == (3, 2)
+    exif[0x0112] = orientation
+    data = encoded(noise(84, 56), kind, exif=exif)
+    image = prepare_image(data, SPEC, 4096)
+    upright = ImageOps.exif_transpose(Image.open(io.BytesIO(data)).convert("RGB"))
+    np.testing.assert_array_equal(image.pixels, np.asarray(upright))
+    assert image.grid == ((3, 2) if 5 <= orientation <= 8 else (2, 3))
 
 
-def test_odd_metadata_is_refused_or_passed_over(recwarn: pytest.WarningsRecorder) -> None:
-    """A width declared as text, which trips up whoever turns the image upright."""
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 300), st.integers(1, 300), st.integers(4, 400), st.integers(1, 8))
+def test_rows_are_counted_without_decoding(
+    width: int, height: int, max_patches: int, orientation: int
+) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = encoded(Image.new("L", (width, height)), exif=exif)
+    counted = count_rows(data[: data.index(b"IDAT") + 4], CELL, max_patches)
+    assert counted == prepare_image(data, SPEC, max_patches).n_rows
+
+
+@pytest.mark.parametrize("data", [b"", b"GIF89a", encoded(Image.new("1", (9000, 9000)))])
+def test_rows_of_what_is_no_image_are_not_counted(data: bytes) -> None:
+    with pytest.raises(InvalidInputError):
+        count_rows(data, CELL, 4096)
+
+
+def test_odd_metadata_is_passed_over(recwarn: pytest.WarningsRecorder) -> None:
+    """A width declared as text, which trips up whoever writes the metadata again."""
     entries = struct.pack("<HHI4s", 0x100, 2, 2, b"a") + struct.pack("<HHIHH", 0x112, 3, 1, 6, 0)
     exif = b"Exif\0\0II*\0" + struct.pack("<IH", 8, 2) + entries + b"\0" * 4
-    with pytest.raises(InvalidInputError, match="cannot be decoded"):
-        prepare_image(encoded(noise(4, 4), "JPEG", exif=exif), SPEC, 4096)
+    assert prepare_image(encoded(noise(84, 56), "JPEG", exif=exif), SPEC, 4096).grid == (3, 2)
     assert not recwarn.list
 
 

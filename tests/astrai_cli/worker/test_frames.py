@@ -84,7 +84,7 @@ finishes = st.builds(
     retry_after=seconds,
 )
 reports = st.one_of(
-    st.just(Hello(ModelInfo("name", "llama", "cpu", 49152, 4096, 16384), Capacity(64, 8, 64))),
+    st.just(Hello(ModelInfo("name", "llama", "cpu", 49152, 4096, 16384, 28), Capacity(64, 8, 64))),
     st.builds(PieceReport, ids, st.builds(Piece, texts, token_ids, logprobs)),
     st.builds(FinishReport, ids, finishes),
     st.builds(ErrorReport, st.none() | ids, texts, texts, st.none() | texts, seconds),

@@ -182,7 +182,7 @@ def test_an_image_is_answered_and_a_bad_one_refused() -> None:
     with running(Q4_K_M, mmproj=MMPROJ) as worker:
         hello = worker.read()
         assert isinstance(hello, Hello)
-        assert hello.model.max_image_patches == 4096
+        assert (hello.model.max_image_patches, hello.model.image_cell) == (4096, 28)
         for number in (1, 2):
             worker.send(Generate(number, GenerationRequest(prompt, max_tokens=1, images=(image,))))
             assert worker.finish_of(number).usage.prompt_tokens == 17
