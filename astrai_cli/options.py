@@ -53,7 +53,23 @@ class Option:
     @property
     def is_number(self) -> bool:
         """Whether it takes a number or several."""
-        return self.type in (int, float) or get_origin(self.type) is tuple
+        return self._element in (int, float)
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether its flag may be given several times, with a text each."""
+        return get_origin(self.type) is tuple and self._element is str
+
+    @property
+    def _element(self) -> Any:
+        """The type itself, or that of the items where it takes several."""
+        is_several = get_origin(self.type) is tuple
+        return _unpack(get_args(self.type)[0])[0] if is_several else self.type
+
+    @property
+    def is_secret(self) -> bool:
+        """Whether its value must not be shown."""
+        return self.type is SecretStr
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -67,8 +83,9 @@ class Option:
         if self.choices:
             return "one of " + ", ".join(self.choices)
         if get_origin(self.type) is tuple:
-            element, *bounds = _unpack(get_args(self.type)[0])
-            return f"{_NOUNS[element][1]} {_range(bounds)}, separated by commas"
+            _, *bounds = _unpack(get_args(self.type)[0])
+            noun = f"{_NOUNS[self._element][1]} {_range(bounds)}".rstrip()
+            return f"{noun}, separated by commas"
         return f"{_NOUNS[self.type][0]} {_range(self.field.metadata)}".rstrip()
 
     @property
@@ -77,14 +94,14 @@ class Option:
         value = self.field.default
         if self.field.default_factory is not None or value is None:
             return None
-        return spell(value)
+        return spell(value) or None
 
 
 _NOUNS: dict[Any, tuple[str, str]] = {
     int: ("a whole number", "whole numbers"),
     float: ("a number", "numbers"),
     str: ("text", "texts"),
-    SecretStr: ("text", "texts"),
+    SecretStr: ("text in visible ASCII", "texts in visible ASCII"),
     Path: ("a path", "paths"),
 }
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from astrai_cli.config import Config, Group
 from astrai_cli.errors import InvalidInputError
-from astrai_cli.options import all_options, group_types, spell
+from astrai_cli.options import Option, all_options, group_types, spell
 
 CONFIG_FILE = "astrai.toml"
 DEFAULT = "default"
@@ -79,12 +79,18 @@ def _build(model: type[G], given: Mapping[str, Given]) -> G:
         return model(**values)
     except ValidationError as error:
         name = str(error.errors()[0]["loc"][0])
-        shown = spell(given[name].value)
-        if len(shown) > _SHOWN_LENGTH:
-            shown = shown[:_SHOWN_LENGTH] + "…"
+        option = all_options()[name]
         raise InvalidInputError(
-            f"{given[name].origin}: {shown!r} is not {all_options()[name].allowed}", param=name
-        ) from error
+            f"{given[name].origin}: {_shown(option, given[name].value)} is not {option.allowed}",
+            param=name,
+        ) from (None if option.is_secret else error)
+
+
+def _shown(option: Option, value: object) -> str:
+    if option.is_secret:
+        return "the value"
+    text = spell(value)
+    return repr(text if len(text) <= _SHOWN_LENGTH else text[:_SHOWN_LENGTH] + "…")
 
 
 def _from_environ(environ: Mapping[str, str]) -> Iterator[tuple[str, Given]]:

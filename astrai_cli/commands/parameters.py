@@ -43,7 +43,7 @@ def with_settings(*names: str) -> Callable[[Callable[..., None]], Callable[..., 
         def run(**values: Any) -> None:
             file = values.pop("config")
             flags = {option.name: values.pop(option.name) for option in chosen}
-            given = {name: value for name, value in flags.items() if value is not None}
+            given = {name: value for name, value in flags.items() if value not in (None, [])}
             command(**values, settings=read_settings(given, file=file))
 
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # Typer reads it
@@ -55,14 +55,17 @@ def with_settings(*names: str) -> Callable[[Callable[..., None]], Callable[..., 
 
 def _parameter(option: Option) -> inspect.Parameter:
     """An option as a Typer parameter: a switch, a path so that shells complete files, or text."""
+    flag = f"{option.flag}/--no-{option.flag[2:]}" if option.type is bool else option.flag
     info = typer.Option(
-        option.flag,
+        flag,
         help=_help(option),
         metavar=_metavar(option),
         autocompletion=_completion(option),
         rich_help_panel=f"{option.groups[0].capitalize()} options",
     )
-    kind = option.type if option.type in (Path, bool) else str
+    kind: Any = option.type if option.type in (Path, bool) else str
+    if option.is_repeatable:
+        kind = list[str]
     return inspect.Parameter(
         option.name,
         inspect.Parameter.KEYWORD_ONLY,

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Le, Len
+from annotated_types import Ge, Le, Len, MaxLen, MinLen
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
 INT32_MAX = 2**31 - 1
@@ -35,6 +35,25 @@ def _split_commas(value: object) -> object:
     return value.split(",") if isinstance(value, str) else value
 
 
+def _split_texts(value: object) -> object:
+    """Each of several texts may be several itself, as one variable holds all of them."""
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
+        return value
+    return [part.strip() for text in texts for part in text.split(",")]
+
+
+def is_visible_ascii(text: str) -> bool:
+    """Whether a text is one that a header can carry, and not empty."""
+    return text.isascii() and text.isprintable() and " " not in text and text != ""
+
+
+def _check_key(key: SecretStr) -> SecretStr:
+    if not is_visible_ascii(key.get_secret_value()):
+        raise ValueError("must be visible ASCII")
+    return key
+
+
 UserPath = Annotated[Path, AfterValidator(Path.expanduser)]
 """A path, in which a leading `~` is the user's home folder."""
 
@@ -43,6 +62,9 @@ Counts = Annotated[
 ]
 """A short list of positive counts; text is split at its commas."""
 
+Texts = Annotated[tuple[Annotated[str, MinLen(1)], ...], BeforeValidator(_split_texts), MaxLen(64)]
+"""A few texts; each is split at its commas."""
+
 
 class Group(BaseModel):
     """One group of options; frozen, so that a config can be shared between threads."""
@@ -50,7 +72,21 @@ class Group(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
 
-class Remote(Group):
+ApiKey = Annotated[SecretStr, AfterValidator(_check_key)]
+
+
+class Keyed(Group):
+    """The option that a server and its clients share."""
+
+    api_key: ApiKey | None = Field(
+        None,
+        description="Key of the server, in visible ASCII: what `serve` asks of clients, and what "
+        "`chat` and `bench serve` send. Other users of the machine can read a flag in the list of "
+        "processes; they cannot read $ASTRAI_API_KEY.",
+    )
+
+
+class Remote(Keyed):
     """The options of a server that somebody runs."""
 
     url: str | None = Field(
@@ -58,4 +94,3 @@ class Remote(Group):
         description="OpenAI-compatible server to talk to; chat runs a model on this machine "
         "when left out.",
     )
-    api_key: SecretStr | None = Field(None, description="Key that requests to the server carry.")

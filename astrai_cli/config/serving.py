@@ -9,15 +9,15 @@ from pydantic import Field
 from astrai_cli.config.base import (
     MAX_CHOICES,
     MAX_REQUEST_BYTES,
-    Group,
     Remote,
     ToolParserName,
     UserPath,
     default_history_file,
 )
+from astrai_cli.config.network import NetworkOptions
 
 
-class ServeConfig(Group):
+class ServeConfig(NetworkOptions):
     """The HTTP server."""
 
     host: str = Field("127.0.0.1", description="Address to listen on.")

@@ -12,10 +12,11 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from astrai_cli.errors import AstraiError
+from astrai_cli.serving.access import Access
 from astrai_cli.serving.engine import ServingEngine
-from astrai_cli.serving.errors import error_body, problem_of
+from astrai_cli.serving.errors import error_response
 from astrai_cli.serving.metrics import CountResponses
-from astrai_cli.serving.middleware import RequestLog
+from astrai_cli.serving.middleware import RequestLog, RootPath
 from astrai_cli.serving.openai import OpenAIResponseBuilder
 from astrai_cli.serving.prometheus import CONTENT_TYPE
 from astrai_cli.serving.protocol import ProtocolHandler
@@ -23,8 +24,8 @@ from astrai_cli.serving.sessions import SessionEndpoints
 from astrai_cli.worker.client import WorkerState
 
 
-def create_app(engine: ServingEngine) -> ASGIApp:
-    """The HTTP API of one served model."""
+def create_app(engine: ServingEngine, access: Access) -> ASGIApp:
+    """The HTTP API of one served model, for whom `access` lets in."""
     endpoints = _Endpoints(engine)
     sessions = SessionEndpoints(engine)
     app = Starlette(
@@ -41,7 +42,8 @@ def create_app(engine: ServingEngine) -> ASGIApp:
         exception_handlers=dict.fromkeys((AstraiError, HTTPException, Exception), _error_response),
     )
     paths = {route.endpoint: route.path for route in app.routes if isinstance(route, Route)}
-    return RequestLog(CountResponses(app, engine.metrics, paths))
+    counted = CountResponses(access.guard(app), engine.metrics, paths)
+    return RootPath(RequestLog(counted), access.root_path)
 
 
 class _Endpoints:
@@ -86,6 +88,4 @@ class _Endpoints:
 
 
 def _error_response(request: Request, error: Exception) -> Response:
-    problem = problem_of(error)
-    body = error_body(request.url.path, problem)
-    return JSONResponse(body, problem.status, headers=problem.headers)
+    return error_response(request.scope["path"], error)

@@ -18,6 +18,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
 
 from astrai_cli.errors import AstraiError
 from astrai_cli.serving.body import UNSUPPORTED
@@ -137,6 +138,15 @@ def error_body(path: str, problem: Problem) -> dict[str, Any]:
     """The error object of the protocol that a path belongs to."""
     is_anthropic = path == ANTHROPIC_PATH or path.startswith(f"{ANTHROPIC_PATH}/")
     return (anthropic_error if is_anthropic else openai_error)(problem)
+
+
+def error_response(path: str, error: Exception) -> Response:
+    """The answer to a request to `path` that ended with an error."""
+    problem = problem_of(error)
+    headers = dict(problem.headers)
+    if problem.status == HTTPStatus.UNAUTHORIZED:
+        headers["www-authenticate"] = "Bearer"
+    return JSONResponse(error_body(path, problem), problem.status, headers=headers)
 
 
 def _openai_type(status: int) -> str:

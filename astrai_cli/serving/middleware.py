@@ -1,4 +1,4 @@
-"""Around every request: an id that the client and the log share, and one line of log."""
+"""Around every request: its id, its line of log, its path, and the bound that all bodies share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ import uuid
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from astrai_cli.errors import OverloadedError
+
 log = logging.getLogger("astrai.access")
+
+MAX_LOGGED_PATH = 256
 
 # Asked for every few seconds by whoever watches the server.
 QUIET_PATHS = {"/health", "/stats", "/metrics"}
@@ -42,8 +46,54 @@ class RequestLog:
                 logging.DEBUG if scope["path"] in QUIET_PATHS else logging.INFO,
                 "method=%s path=%s status=%d seconds=%.3f id=%s",
                 scope["method"],
-                scope["raw_path"].decode("ascii", "backslashreplace"),
+                scope["raw_path"].decode("ascii", "backslashreplace")[:MAX_LOGGED_PATH],
                 status,
                 time.perf_counter() - started,
                 request_id,
             )
+
+
+class RootPath:
+    """ASGI middleware: takes a proxy's prefix off the paths of requests that come with it."""
+
+    def __init__(self, app: ASGIApp, root_path: str) -> None:
+        self._app = app
+        self._root_path = root_path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope.get("path", "")
+        if self._root_path and path.startswith(f"{self._root_path}/"):
+            scope = {**scope, "path": path.removeprefix(self._root_path)}
+        await self._app(scope, receive, send)
+
+
+class BoundBodies:
+    """ASGI middleware: bounds the bytes of all bodies together, of requests in flight.
+
+    A request whose body comes over it gets an OverloadedError where it reads.
+    """
+
+    def __init__(self, app: ASGIApp, most_bytes: int) -> None:
+        self._app = app
+        self._most_bytes = most_bytes
+        self._held = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        own = 0
+
+        async def receive_counted() -> Message:
+            nonlocal own
+            message = await receive()
+            size = len(message.get("body", b""))
+            own += size
+            self._held += size
+            if size and self._held > self._most_bytes:
+                raise OverloadedError(
+                    f"the bodies of all requests have more than {self._most_bytes} bytes"
+                )
+            return message
+
+        try:
+            await self._app(scope, receive_counted, send)
+        finally:
+            self._held -= own

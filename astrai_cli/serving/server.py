@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
+import resource
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
@@ -19,12 +22,21 @@ from astrai_cli.config import LimitsConfig, ServeConfig
 from astrai_cli.errors import EngineUnavailableError, InvalidInputError
 from astrai_cli.logs import configure_logging
 from astrai_cli.models.text import TextModel
+from astrai_cli.serving.access import Access
 from astrai_cli.serving.app import create_app
+from astrai_cli.serving.connection import Bounds, protocol_of
 from astrai_cli.serving.engine import ServingEngine
+from astrai_cli.serving.middleware import log as access_log
+from astrai_cli.serving.origins import is_loopback
+from astrai_cli.serving.tls import server_context
 from astrai_cli.worker.client import WorkerClient
 from astrai_cli.worker.config import WorkerConfig
 
+log = logging.getLogger(__name__)
+
 BACKLOG = 1024
+# Those of the worker, the libraries and the answer to one who is refused.
+FILES_BESIDE_CONNECTIONS = 64
 # What a client that does not read may add to the shutdown's own timeout.
 SEND_GRACE_SECONDS = 5
 
@@ -43,7 +55,9 @@ def run_server(
     signal ends everything at once. Raises InvalidInputError where the address cannot
     be had, and the AstraiError that keeps the model from being opened.
     """
+    tls = server_context(serve.tls_certfile, serve.tls_keyfile)
     with contextlib.closing(_listen(serve.host, serve.port)) as listener:
+        access = Access.of(serve, loopback=is_loopback(listener.getsockname()[0]))
         config = WorkerConfig(
             source=source,
             backend=backend,
@@ -54,7 +68,10 @@ def run_server(
         client = WorkerClient(config)
         engine = ServingEngine.create(TextModel.read(source), client, serve)
         configure_logging(serve.log_level, "server")
-        uvloop.run(_Server(engine, serve, listener, on_ready).run())
+        access_log.disabled = not serve.access_log
+        _allow_connections(serve.max_connections)
+        web = _web_config(engine, access, serve, tls)
+        uvloop.run(_Server(client, web, listener, serve.shutdown_timeout, on_ready).run())
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -67,6 +84,18 @@ def _listen(host: str, port: int) -> socket.socket:
         raise InvalidInputError(
             f"cannot listen on {host} port {port}: {reason}", param="port"
         ) from error
+
+
+def _allow_connections(count: int) -> None:
+    """Raise the limit of open files to that of connections, as each of them is one."""
+    needed = count + FILES_BESIDE_CONNECTIONS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    if most < needed:
+        log.warning("max_connections is %d, but this process may open only %d files", count, most)
 
 
 class _Uvicorn(uvicorn.Server):
@@ -85,30 +114,38 @@ class _Uvicorn(uvicorn.Server):
         self._on_started()
 
 
+def _web_config(
+    engine: ServingEngine, access: Access, serve: ServeConfig, tls: ssl.SSLContext | None
+) -> uvicorn.Config:
+    return uvicorn.Config(
+        create_app(engine, access),
+        http=protocol_of(Bounds.of(serve)),
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        ssl_context_factory=None if tls is None else lambda config, default: tls,
+        timeout_graceful_shutdown=int(serve.shutdown_timeout) + SEND_GRACE_SECONDS,
+    )
+
+
 class _Server:
     def __init__(
         self,
-        engine: ServingEngine,
-        serve: ServeConfig,
+        client: WorkerClient,
+        config: uvicorn.Config,
         listener: socket.socket,
+        shutdown_timeout: float,
         on_ready: Callable[[str], None],
     ) -> None:
-        self._client: WorkerClient = engine.client
+        self._client = client
         self._listener = listener
-        self._shutdown_timeout = serve.shutdown_timeout
+        self._shutdown_timeout = shutdown_timeout
         self._stopping = asyncio.Event()
         host, port = listener.getsockname()[:2]
-        url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        config = uvicorn.Config(
-            create_app(engine),
-            http="httptools",
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=int(serve.shutdown_timeout) + SEND_GRACE_SECONDS,
-        )
+        scheme = "https" if config.is_ssl else "http"
+        url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
         self._uvicorn = _Uvicorn(config, lambda: on_ready(url))
 
     async def run(self) -> None:
