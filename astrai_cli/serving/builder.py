@@ -16,6 +16,7 @@ from astrai_cli.serving.errors import Problem
 from astrai_cli.serving.generation import GenerationBody
 from astrai_cli.serving.messages import ChatMessage
 from astrai_cli.serving.parsers import OutputParser
+from astrai_cli.serving.sse import KEEP_ALIVE
 from astrai_cli.serving.transcripts import ChatPrompt
 
 Body = TypeVar("Body", bound=GenerationBody)
@@ -59,9 +60,13 @@ def usage_of(choices: Sequence[Choice]) -> Usage:
 
 
 class ResponseBuilder(ABC, Generic[Body]):
-    """One protocol: how its requests are read and its answers written."""
+    """One protocol: how its requests are read and its answers written. One for each request.
+
+    sign_of_life: what a stream sends while the model has nothing to say.
+    """
 
     request_model: type[Body]
+    sign_of_life = KEEP_ALIVE
 
     @abstractmethod
     def prepare(self, request: Body, engine: ServingEngine, session_id: str | None) -> Prepared:

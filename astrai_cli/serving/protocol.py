@@ -62,7 +62,9 @@ class ProtocolHandler(Generic[Body]):
         except BaseException:
             await reader.aclose()
             raise
-        return EventStream(_chunks(reader, answers), source=reader)
+        return EventStream(
+            _chunks(reader, answers), reader, sign_of_life=self._builder.sign_of_life
+        )
 
     async def _handle_non_stream(
         self, events: AsyncGenerator[ChoiceEvent, None], answers: Answers[Body]

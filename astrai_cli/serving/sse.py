@@ -15,7 +15,8 @@ from astrai_cli.errors import RequestCancelledError
 from astrai_cli.serving.http import until_disconnect
 
 KEEP_ALIVE_SECONDS = 15.0
-KEEP_ALIVE = b": keep-alive\n\n"
+KEEP_ALIVE = ": keep-alive\n\n"
+"""A comment, which is no event."""
 
 json_text = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 """A value as compact JSON."""
@@ -30,6 +31,11 @@ def data_event(data: Mapping[str, Any]) -> str:
     return f"data: {text if text.isascii() else text.translate(_LINE_ENDS)}\n\n"
 
 
+def named_event(name: str, data: Mapping[str, Any]) -> str:
+    """An event with a name, carrying JSON."""
+    return f"event: {name}\n{data_event(data)}"
+
+
 class Closable(Protocol):
     """What is given up when the stream ends."""
 
@@ -37,9 +43,10 @@ class Closable(Protocol):
 
 
 class EventStream(Response):
-    """Sends chunks of events as they come, and comments while none do.
+    """Sends chunks of events as they come, and signs of life while none do.
 
-    `source` is closed in the end, however the response ends.
+    `source` is closed in the end, however the response ends. sign_of_life: is sent after
+    every `keep_alive` seconds without a chunk.
     """
 
     media_type = "text/event-stream"
@@ -49,6 +56,7 @@ class EventStream(Response):
         chunks: AsyncGenerator[str, None],
         source: Closable,
         keep_alive: float = KEEP_ALIVE_SECONDS,
+        sign_of_life: str = KEEP_ALIVE,
     ) -> None:
         self.status_code = 200
         self.background = None
@@ -56,6 +64,7 @@ class EventStream(Response):
         self._chunks = chunks
         self._source = source
         self._keep_alive = keep_alive
+        self._sign_of_life = sign_of_life.encode()
         self._last_sent = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -89,7 +98,7 @@ class EventStream(Response):
             if idle < self._keep_alive:
                 await asyncio.sleep(self._keep_alive - idle)
             else:
-                await send(_body(KEEP_ALIVE))
+                await send(_body(self._sign_of_life))
                 self._last_sent = clock()
 
 

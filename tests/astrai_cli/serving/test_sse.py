@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
-from astrai_cli.serving.sse import KEEP_ALIVE, EventStream, data_event
+from astrai_cli.serving.sse import KEEP_ALIVE, EventStream, data_event, named_event
 
 
 @pytest.mark.parametrize(
@@ -85,12 +85,13 @@ def test_chunks_are_sent_with_headers_that_stop_buffering() -> None:
     asyncio.run(run())
 
 
-def test_an_idle_stream_sends_comments() -> None:
+@pytest.mark.parametrize("sign", [KEEP_ALIVE, named_event("ping", {"type": "ping"})])
+def test_an_idle_stream_shows_that_it_lives(sign: str) -> None:
     async def run() -> None:
         client, source = Client(), Source("a", "b", pause=0.2)
-        await respond(client, source, keep_alive=0.05)
-        assert KEEP_ALIVE in client.bodies[1:-2]
-        assert [body for body in client.bodies if body != KEEP_ALIVE] == [b"a", b"b", b""]
+        await respond(client, source, keep_alive=0.05, sign_of_life=sign)
+        assert sign.encode() in client.bodies[1:-2]
+        assert [body for body in client.bodies if body != sign.encode()] == [b"a", b"b", b""]
 
     asyncio.run(run())
 
