@@ -61,6 +61,12 @@ class _Vision(Group):
 class ExportConfig(_StepBound, _Vision):
     """How a model file becomes an artifact."""
 
+    activation_dtype: Literal["float16", "bfloat16", "float32"] = Field(
+        "float16",
+        description="Number type the mlx backend computes in and stores keys and values in; "
+        "other backends have one of their own.",
+    )
+
 
 class LimitsConfig(_StepBound, _Vision):
     """What the engine may use at run time."""

@@ -21,7 +21,7 @@ WEIGHTS_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"
 MAX_SHARDS = 4096
 
-_LAYER = {
+LAYER_TENSORS = {
     "input_layernorm": "attn_norm",
     "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k",
@@ -36,12 +36,12 @@ _LAYER = {
     "mlp.down_proj": "ffn_down",
 }
 # Norms before and behind both sub-layers; with them one name means another norm.
-_POST_NORMS = {
+POST_NORM_TENSORS = {
     "post_attention_layernorm": "post_attention_norm",
     "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
 }
-_OUTSIDE = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output"}
+OUTER_TENSORS = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output"}
 _VISION = {
     "vision_tower.patch_embedder.patch_embedding": "v.patch_embd",
     "vision_tower.patch_embedder.position_embedding_table": "v.position_embd",
@@ -184,11 +184,11 @@ class HfFolder(Closing):
             ours = _VISION_LAYER.get(module)
             prefix = f"v.blk.{layer}."
         elif layer is not None:
-            post = _POST_NORMS if self.spec.post_norm_eps is not None else {}
-            ours = post.get(module) or _LAYER.get(module)
+            post = POST_NORM_TENSORS if self.spec.post_norm_eps is not None else {}
+            ours = post.get(module) or LAYER_TENSORS.get(module)
             prefix = f"blk.{layer}."
         else:
-            ours = _VISION.get((match["tower"] or "") + module) or _OUTSIDE.get(module)
+            ours = _VISION.get((match["tower"] or "") + module) or OUTER_TENSORS.get(module)
             prefix = ""
         if ours is None:
             raise ModelFileError(f"{self.path}: tensor {stored[:80]!r} is not known")

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from astrai_cli.artifact import Artifact
 from astrai_cli.config import LimitsConfig
-from astrai_cli.errors import ArtifactError, ExecutionError, InvalidInputError, ModelFileError
-from astrai_cli.files import sha256_of
-from backends.base import ExecutorInfo, Step, StepOutput, context_limit, vision_patch_limit
+from astrai_cli.errors import ArtifactError, ExecutionError, InvalidInputError
+from backends.artifact_vision import check_tower, max_patches
+from backends.base import ExecutorInfo, Step, StepOutput, context_limit
 from backends.cpu import native
 from backends.cpu.vision import VisionEncoder
 from backends.packing import check_image, pack
@@ -35,7 +35,7 @@ class CpuExecutor:
 
     def __init__(self, library: Path, artifact: Artifact, limits: LimitsConfig) -> None:
         """Load the programs. Raises ArtifactError, BackendUnavailableError, InvalidInputError."""
-        _check_tower(artifact, limits.mmproj)
+        check_tower(artifact, limits.mmproj)
         _check_heads(artifact)
         spec, vision = artifact.spec, artifact.manifest.vision
         max_context = context_limit(spec, limits.max_context)
@@ -56,11 +56,7 @@ class CpuExecutor:
             bytes_per_cell=self._native.astrai_bytes_per_cell(self._program),
             details={"kv_dtype": limits.kv_dtype, "threads": threads},
             vision=None if vision is None else vision.spec,
-            max_vision_patches=(
-                0
-                if vision is None
-                else min(vision_patch_limit(limits.max_vision_patches), vision.max_patches)
-            ),
+            max_vision_patches=max_patches(artifact, limits),
         )
 
     def _load(self, artifact: Artifact, limits: LimitsConfig) -> int:
@@ -176,23 +172,6 @@ def _check_heads(artifact: Artifact) -> None:
                 f"{artifact.path}: {what} are {width} wide; "
                 f"the cpu backend runs up to {MAX_HEAD_WIDTH}"
             )
-
-
-def _check_tower(artifact: Artifact, mmproj: Path | None) -> None:
-    """A tower file may be named only where the artifact was exported with that very file."""
-    if mmproj is None:
-        return
-    vision = artifact.manifest.vision
-    own = None if vision is None else vision.mmproj
-    try:
-        if own is not None and sha256_of(mmproj) == own.sha256:
-            return
-    except OSError as error:
-        raise ModelFileError(f"{mmproj}: {error.strerror or error}") from error
-    has = "no vision tower" if vision is None else f"a vision tower that is not {mmproj.name}"
-    raise InvalidInputError(
-        f"{artifact.path} has {has}: export the model with --mmproj {mmproj}", param="mmproj"
-    )
 
 
 def _available_cores() -> int:

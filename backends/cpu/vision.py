@@ -14,10 +14,10 @@ from astrai_cli.artifact import Artifact, ArtifactVision
 from astrai_cli.errors import ArtifactError, ExecutionError
 from astrai_cli.models.vision_layout import PatchLayout, split_patches
 from astrai_cli.models.vision_spec import normalised
+from backends.artifact_vision import read_positions
 from backends.cpu import native
 
 PROGRAM_NAME = "vision.pte"
-POSITIONS_NAME = "pos_embed.bin"
 PROJECTOR = "vision_projector"
 ENCODER = "vision_encoder"
 # Rows that a method is given at once: enough for full speed, and few to plan memory for.
@@ -38,7 +38,7 @@ class VisionEncoder:
         """Load the program. Raises ArtifactError."""
         self._native = library
         self._spec = vision.spec
-        self._table = self._read_table(artifact)
+        self._table = read_positions(artifact.path, vision.spec)
         self._error = ctypes.create_string_buffer(native.ERROR_BYTES)
         program = artifact.path / PROGRAM_NAME
         self._tower: int | None = library.astrai_open_tower(os.fsencode(program), self._error)
@@ -116,18 +116,6 @@ class VisionEncoder:
             return np.empty((rows, width), dtype=np.float32)
         except MemoryError:
             raise ExecutionError(f"no memory for {rows} rows of {width} numbers") from None
-
-    def _read_table(self, artifact: Artifact) -> Rows:
-        path, spec = artifact.path / POSITIONS_NAME, self._spec
-        try:
-            table = np.fromfile(path, dtype="<f4").astype(np.float32, copy=False)
-        except OSError as error:
-            raise ArtifactError(f"{path}: {error.strerror or error}") from error
-        if table.size != spec.grid_side**2 * spec.width:
-            raise ArtifactError(
-                f"{path} holds {table.size} numbers, must hold {spec.grid_side**2 * spec.width}"
-            )
-        return table.reshape(-1, spec.width)
 
 
 def _matrices(arrays: Sequence[Rows]) -> ctypes.Array[native.Matrix]:

@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from astrai_cli.errors import ExecutionError
 from astrai_cli.models.decoder import split_heads
 from astrai_cli.models.source import VisionSource
 from astrai_cli.models.vision import VisionBlock
 from astrai_cli.models.vision_spec import CHANNELS, PATCH_EMBEDDING, POSITION_TABLE
+from backends.artifact_vision import write_positions
 from backends.base import Progress
 from backends.cpu.lowering import SegmentLowering, write_methods
 from backends.cpu.operators import rotate
@@ -26,7 +26,6 @@ from backends.cpu.quantized import Int8Linear, PreciseLinear, RoundRows, RowNorm
 from backends.cpu.rotation import ResidualRotation
 from backends.cpu.rounding import round_to_int8
 from backends.cpu.vision import (
-    POSITIONS_NAME,
     PROGRAM_NAME,
     PROJECTOR,
     ROWS_AT_ONCE,
@@ -160,7 +159,7 @@ class VisionExporter:
         cells = (spec.merge**2 * spec.width,)
         methods[PROJECTOR] = (lowering.lower(self._projector(), cells), cells)
         write_methods(folder / PROGRAM_NAME, methods, ROWS_AT_ONCE)
-        self._write_positions(folder / POSITIONS_NAME)
+        write_positions(folder, self._source.get(POSITION_TABLE))
 
     def _blocks(self) -> Iterator[VisionBlock]:
         for layer in range(self._spec.n_layers):
@@ -198,12 +197,6 @@ class VisionExporter:
             ]
         )
         return _Projector(maps, nn.RMSNorm(spec.text_width, spec.norm_eps).requires_grad_(False))
-
-    def _write_positions(self, path: Path) -> None:
-        try:
-            self._source.get(POSITION_TABLE).astype("<f4").tofile(path)
-        except OSError as error:
-            raise ExecutionError(f"{path.name} cannot be written: {error.strerror}") from error
 
     def _norm(self, name: str) -> nn.LayerNorm:
         norm = nn.LayerNorm(self._spec.width, self._spec.norm_eps)

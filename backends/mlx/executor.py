@@ -1,0 +1,151 @@
+"""Runs an artifact folder with MLX."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+from mlx_lm.utils import load_model
+from numpy.typing import NDArray
+
+from astrai_cli.artifact import Artifact
+from astrai_cli.config import LimitsConfig
+from astrai_cli.errors import ArtifactError, ExecutionError, InvalidInputError
+from backends.artifact_vision import check_tower, max_patches
+from backends.base import ExecutorInfo, Step, StepOutput, context_limit
+from backends.mlx.cells import CellPool, group_sequences
+from backends.mlx.packed import PackedModel, PackedRows
+from backends.mlx.vision import VisionEncoder
+from backends.packing import PackedStep, check_image, pack
+
+# Buffers that MLX keeps for reuse: enough for a step's intermediates.
+_FREE_BUFFER_BYTES = 2**30
+
+
+class MlxExecutor:
+    """An artifact of the mlx backend, open.
+
+    Whichever thread calls `step` runs it on its own stream of the device.
+    """
+
+    def __init__(self, artifact: Artifact, limits: LimitsConfig) -> None:
+        """Load model and tower. Raises ArtifactError, InvalidInputError, ModelFileError."""
+        check_tower(artifact, limits.mmproj)
+        spec, vision = artifact.spec, artifact.manifest.vision
+        max_context = context_limit(spec, limits.max_context)
+        _bound_memory()
+        self._model: PackedModel | None = _load(artifact.path)
+        self._encoder = None if vision is None else VisionEncoder(artifact.path, vision.spec)
+        self._dtype: mx.Dtype = getattr(mx, artifact.manifest.details["activation_dtype"])
+        self._pool: CellPool | None = None
+        self._info = ExecutorInfo(
+            spec=spec,
+            backend="mlx",
+            max_step_tokens=artifact.manifest.limits.max_prefill_chunk,
+            max_context=max_context,
+            bytes_per_cell=spec.kv_values_per_token * self._dtype.size,
+            details={
+                "kv_dtype": artifact.manifest.details["activation_dtype"],
+                "device": str(mx.default_device().type).rpartition(".")[2],
+            },
+            vision=None if vision is None else vision.spec,
+            max_vision_patches=max_patches(artifact, limits),
+        )
+
+    @property
+    def info(self) -> ExecutorInfo:
+        return self._info
+
+    def allocate(self, cells: int) -> None:
+        if cells < 1:
+            raise InvalidInputError(f"cannot allocate {cells} cells; it must be 1 or more")
+        model, spec = self._open_model(), self._info.spec
+        self._pool = None
+        mx.clear_cache()
+        try:
+            pool = CellPool(spec.n_layers, cells, spec.n_kv_heads, spec.head_width, self._dtype)
+            mx.eval(pool.arrays)
+        except (RuntimeError, MemoryError, TypeError, ValueError) as error:
+            raise InvalidInputError(
+                f"no memory for {cells} cells of {self._info.bytes_per_cell} bytes each"
+            ) from error
+        self._pool = model.pool = pool
+
+    def step(self, step: Step) -> StepOutput:
+        model = self._open_model()
+        packed = pack(step, self._info, 0 if self._pool is None else self._pool.n_cells)
+        try:
+            logits = model(_on_device(step, packed)).astype(mx.float32)
+            mx.eval(logits, model.pool.arrays)
+        except Exception as error:
+            self._recover(error)
+        return StepOutput(np.asarray(logits)[: len(packed.rows)])
+
+    def encode_image(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        check_image(pixels, self._info)
+        if self._encoder is None:
+            raise ExecutionError("the executor is closed")
+        try:
+            return self._encoder.encode(pixels)
+        except Exception as error:
+            raise ExecutionError(f"the mlx executor failed: {error}") from error
+
+    def close(self) -> None:
+        self._model = self._encoder = self._pool = None
+        mx.clear_cache()
+
+    def _open_model(self) -> PackedModel:
+        if self._model is None:
+            raise ExecutionError("the executor is closed")
+        return self._model
+
+    def _recover(self, error: Exception) -> None:
+        """Bring the cells back to what earlier steps left, as far as that can be done.
+
+        A step writes only its own cells, so what it wrote before it failed harms nobody.
+        Raises ExecutionError.
+        """
+        assert self._model is not None
+        try:
+            mx.eval(self._model.pool.arrays)
+        except RuntimeError:
+            self.close()
+        raise ExecutionError(f"the mlx executor failed: {error}") from error
+
+
+def _load(folder: Path) -> PackedModel:
+    try:
+        model, _ = load_model(folder)
+    except Exception as error:
+        # mlx-lm checks files by using them, so anything may be raised for those altered.
+        raise ArtifactError(f"{folder} cannot be loaded by mlx-lm: {error}") from error
+    return PackedModel(model)
+
+
+def _bound_memory() -> None:
+    """Keep what the device recommends resident, and few buffers that are free."""
+    mx.set_cache_limit(_FREE_BUFFER_BYTES)
+    if mx.metal.is_available():
+        mx.set_wired_limit(int(mx.device_info()["max_recommended_working_set_size"]))
+
+
+def _on_device(step: Step, packed: PackedStep) -> PackedRows:
+    groups, order = group_sequences(step)
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    # A head always computes a row; where none is wanted, it is dropped.
+    rows = place[packed.rows] if len(packed.rows) else np.zeros(1, dtype=np.int64)
+    return PackedRows(
+        groups=groups,
+        tokens=_int32(packed.tokens[order]),
+        positions=_int32(packed.positions[order]),
+        cells=_int32(packed.cells[order]),
+        rows=_int32(rows),
+        embedded=_int32(place[packed.embedded]),
+        embeddings=mx.array(packed.embeddings),
+    )
+
+
+def _int32(values: NDArray[np.integer]) -> mx.array:
+    return mx.array(values.astype(np.int32))
