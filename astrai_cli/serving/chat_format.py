@@ -21,6 +21,9 @@ from astrai_cli.serving.tool_schemas import ToolSet, prompt_alias
 from astrai_cli.serving.tool_schemas.json_text import parse_json
 
 THINK = "<think>"
+THINKING_SWITCH = "enable_thinking"
+"""The variable by which some templates turn the model's thoughts on and off."""
+
 THINK_REACH = 32
 """So many characters of a prompt's end tell whether it ends inside the model's thoughts."""
 
@@ -48,6 +51,11 @@ class ChatFormat:
         """Whether the parser must see special tokens in the text."""
         return self.parser != "plain"
 
+    @property
+    def takes_effort(self) -> bool:
+        """Whether the model can be told how much to reason."""
+        return self.template.knows("reasoning_strength")
+
     def tool_set(self, tools: Sequence[Mapping[str, Any]]) -> ToolSet:
         """The tools of a request, checked.
 
@@ -62,21 +70,30 @@ class ChatFormat:
         return ToolSet(tools)
 
     def variables(
-        self, tools: Sequence[Mapping[str, Any]], effort: Effort | None
+        self,
+        tools: Sequence[Mapping[str, Any]],
+        effort: Effort | None,
+        thinks: bool | None = None,
     ) -> dict[str, Any]:
         """What the template takes besides the messages; tools: the checked ones of a request.
 
-        Raises RequestError for an effort that the template knows nothing of.
+        thinks: whether the model is to reason, None leaves it to the template. Raises
+        RequestError for an effort that the template knows nothing of, and for a model that
+        always reasons where it is not to.
         """
         variables: dict[str, Any] = {}
         if tools:
             variables["tools"] = [self._declaration(tool["function"]) for tool in tools]
         if effort is not None:
-            if not self.template.knows("reasoning_strength"):
+            if not self.takes_effort:
                 raise _unsupported(
                     "reasoning_effort", "the model's chat template knows no reasoning strength"
                 )
             variables["reasoning_strength"] = effort
+        if thinks is not None and self.template.knows(THINKING_SWITCH):
+            variables[THINKING_SWITCH] = thinks
+        elif thinks is False and (self.takes_effort or self.template.knows(THINK)):
+            raise _unsupported("thinking", "this model always reasons")
         return variables
 
     def messages(self, messages: Sequence[ChatMessage]) -> list[Message]:
