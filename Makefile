@@ -28,7 +28,7 @@ $(VENV)/.ready: pyproject.toml
 	@$(BIN)/pip install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) \
 		$(TORCH)+cpu 2>/dev/null || $(BIN)/pip install --quiet $(TORCH)
 	@echo "Installing astrai and the packages it needs"
-	@$(BIN)/pip install --quiet -e '.[cpu,dev]'
+	@$(BIN)/pip install --quiet -e '.[cpu,mlx,dev]'
 	@touch $@
 
 build-cpu: setup ## compile the native library of the cpu backend
