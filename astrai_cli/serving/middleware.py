@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-import uuid
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from astrai_cli.errors import OverloadedError
+from astrai_cli.serving.request_id import REQUEST_ID, new_request_id
 
 log = logging.getLogger("astrai.access")
 
@@ -19,7 +19,10 @@ QUIET_PATHS = {"/health", "/stats", "/metrics"}
 
 
 class RequestLog:
-    """ASGI middleware: adds `x-request-id` to responses and logs how each ended."""
+    """ASGI middleware: gives each request an id, which its response has, and logs how it ended.
+
+    OpenAI's clients look for it in `x-request-id`, Anthropic's in `request-id`.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -28,7 +31,9 @@ class RequestLog:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = f"req_{uuid.uuid4().hex}"
+        request_id = new_request_id()
+        REQUEST_ID.set(request_id)
+        headers = [(name, request_id.encode()) for name in (b"x-request-id", b"request-id")]
         started = time.perf_counter()
         status = 0
 
@@ -36,7 +41,7 @@ class RequestLog:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode())]
+                message["headers"] = [*message["headers"], *headers]
             await send(message)
 
         try:
