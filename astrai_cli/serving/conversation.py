@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from astrai_cli.engine.request import ImageInput
+from astrai_cli.models.image import count_rows
 from astrai_cli.serving.engine import ServingEngine
 from astrai_cli.serving.images import check_images, place_images
 from astrai_cli.serving.messages import ChatMessage
@@ -20,12 +21,13 @@ class Conversation:
     """What a request asks to be answered.
 
     tools: those the model may call, as OpenAI's protocol declares them. effort: how much
-    to reason, None leaves it to the template.
+    to reason, thinks: whether at all; None leaves it to the template.
     """
 
     messages: Sequence[ChatMessage]
     tools: Sequence[Mapping[str, Any]] = ()
     effort: Effort | None = None
+    thinks: bool | None = None
 
 
 class ChatInput(NamedTuple):
@@ -47,7 +49,9 @@ def prepare_chat(
     messages = conversation.messages
     images = check_images(messages, engine.client.hello.model.max_image_patches)
     tools = engine.format.tool_set(conversation.tools)
-    variables = engine.format.variables(conversation.tools, conversation.effort)
+    variables = engine.format.variables(
+        conversation.tools, conversation.effort, conversation.thinks
+    )
     prompt = engine.encode_chat(messages, variables, session_id)
     prompt_end = engine.prompt_end(prompt)
     return ChatInput(
@@ -55,3 +59,15 @@ def prepare_chat(
         place_images(images, prompt.ids, engine.image_frame),
         lambda: engine.format.make_parser(tools, prompt_end),
     )
+
+
+def count_prompt(chat: ChatInput, engine: ServingEngine) -> int:
+    """The tokens of a prompt, an image's rows in the place of what stands for it.
+
+    Raises InvalidInputError for what is no image.
+    """
+    model = engine.client.hello.model
+    rows = [
+        count_rows(image.data, model.image_cell, model.max_image_patches) for image in chat.images
+    ]
+    return len(chat.prompt.ids) + sum(rows) - len(rows)
