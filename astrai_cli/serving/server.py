@@ -35,6 +35,8 @@ from astrai_cli.worker.config import WorkerConfig
 log = logging.getLogger(__name__)
 
 BACKLOG = 1024
+# What the system keeps for a client that does not read; by itself it would take megabytes.
+SEND_BUFFER_BYTES = 2**18
 # Those of the worker, the libraries and the answer to one who is refused.
 FILES_BESIDE_CONNECTIONS = 64
 # What a client that does not read may add to the shutdown's own timeout.
@@ -78,12 +80,15 @@ def _listen(host: str, port: int) -> socket.socket:
     """Claim the address before the model is loaded, so that a busy one is known at once."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+        listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise InvalidInputError(
             f"cannot listen on {host} port {port}: {reason}", param="port"
         ) from error
+    # Connections take it over.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+    return listener
 
 
 def _allow_connections(count: int) -> None:
