@@ -6,6 +6,7 @@ these in one place; nothing else catches them to print them.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 
@@ -37,10 +38,54 @@ class RequestTooLargeError(AstraiError):
     code = "request_too_large"
 
 
+@dataclass(frozen=True, slots=True)
+class ContextNeed:
+    """What a request needs of the context, in tokens. answer: so many are kept free for it."""
+
+    prompt: int
+    answer: int
+    context: int
+
+    @property
+    def max_prompt(self) -> int:
+        """The longest prompt beside such an answer."""
+        return max(self.context - self.answer, 0)
+
+
 class ContextOverflowError(InvalidInputError):
-    """A prompt, with what it asks to generate, is longer than the context."""
+    """A prompt, with what it asks to generate, is longer than the context.
+
+    need: in numbers, where the error is of one request.
+    """
 
     code = "context_length_exceeded"
+
+    def __init__(
+        self, message: str, *, param: str | None = None, need: ContextNeed | None = None
+    ) -> None:
+        super().__init__(message, param=param)
+        self.need = need
+
+    @classmethod
+    def check(cls, need: ContextNeed, *, param: str, note: str = "") -> None:
+        """Raises it where the context is too small. note: about the prompt, for the message.
+
+        Clients find out from "prompt is too long: A tokens > B maximum" by how much to shorten
+        a prompt, so an answer that leaves room for none is told in other words.
+        """
+        if need.prompt <= need.context - need.answer:
+            return
+        if need.answer and not need.max_prompt:
+            message = (
+                f"max_tokens is {need.answer}; the context of {need.context} tokens "
+                "must hold the prompt too"
+            )
+        else:
+            message = (
+                f"the prompt is too long: {need.prompt} tokens > {need.max_prompt} maximum{note}; "
+                f"the context of {need.context} must hold it and {need.answer} of the answer"
+            )
+        raise cls(message, param=param, need=need)
 
 
 class ModelFileError(AstraiError):
@@ -132,10 +177,16 @@ class RequestCancelledError(AstraiError):
 
 
 def error_of(
-    code: str, message: str, param: str | None = None, retry_after: float | None = None
+    code: str,
+    message: str,
+    param: str | None = None,
+    retry_after: float | None = None,
+    need: ContextNeed | None = None,
 ) -> AstraiError:
     """An AstraiError of the class that has this code; AstraiError itself for unknown codes."""
     kind = _classes_by_code().get(code, AstraiError)
+    if issubclass(kind, ContextOverflowError):
+        return kind(message, param=param, need=need)
     if issubclass(kind, InvalidInputError):
         return kind(message, param=param)
     if issubclass(kind, OverloadedError) and retry_after is not None:

@@ -14,6 +14,7 @@ MAX_REQUEST_BYTES = 32 * 2**20
 MAX_IMAGE_BYTES = 20 * 2**20
 MAX_CHOICES = 128
 ToolParserName = Literal["none", "atem", "hermes"]
+ApiDialect = Literal["openai", "openrouter"]
 
 
 def _user_dir(variable: str, fallback: str) -> Path:

@@ -9,6 +9,7 @@ from pydantic import Field
 from astrai_cli.config.base import (
     MAX_CHOICES,
     MAX_REQUEST_BYTES,
+    ApiDialect,
     Remote,
     ToolParserName,
     UserPath,
@@ -35,6 +36,12 @@ class ServeConfig(NetworkOptions):
         "auto",
         description="Chat template: auto (the model's own, or the bundled one of its family), "
         "bundled, or a file.",
+    )
+    api_dialect: ApiDialect = Field(
+        "openai",
+        description="Whose clients the OpenAI protocol is for: openai; openrouter: usage on a "
+        "stream's last chunk of an answer, `reasoning` beside `reasoning_content`, counts in the "
+        "errors of prompts that are too long.",
     )
     tool_parser: ToolParserName = Field(
         "none",

@@ -17,7 +17,7 @@ from astrai_cli.engine.cache.base import Identity
 from astrai_cli.engine.images import ImageIdentities, PromptImage
 from astrai_cli.engine.request import GenerationRequest, ImageInput
 from astrai_cli.engine.stops import check_stop_ids
-from astrai_cli.errors import ContextOverflowError, InvalidInputError
+from astrai_cli.errors import ContextNeed, ContextOverflowError, InvalidInputError
 from astrai_cli.models.image import PATCH_TOKEN, PreparedImage, prepare_image
 from astrai_cli.models.text import TextModel
 from backends.base import ExecutorInfo
@@ -100,18 +100,20 @@ class PromptPreparer:
         self._check_ids("stop_token_ids", request.stop_token_ids)
         biased = [token_id for token_id, _ in request.sampling.logit_bias]
         self._check_ids("logit_bias", biased)
-        prompt = self.prepare_prompt(request.prompt, request.images)
-        return prompt, self._count_positions(len(prompt), request.max_tokens)
+        answer = request.max_tokens or 1
+        prompt = self.prepare_prompt(request.prompt, request.images, answer)
+        n_positions = self._info.max_context
+        return prompt, n_positions if request.max_tokens is None else len(prompt) + answer
 
     def prepare_prompt(
-        self, token_ids: Sequence[int], images: Sequence[ImageInput] = ()
+        self, token_ids: Sequence[int], images: Sequence[ImageInput] = (), answer: int = 0
     ) -> PreparedPrompt:
-        """A prompt alone. Raises as prepare does."""
+        """A prompt alone, beside which `answer` tokens fit the context. Raises as prepare does."""
         if len(token_ids) == 0:
             raise InvalidInputError("the prompt is empty; it must have a token", param="prompt")
         self._check_ids("prompt", token_ids)
-        self._check_length(len(token_ids))
         if not images:
+            self._check_room(len(token_ids), answer)
             return PreparedPrompt.of_ids(token_ids)
         if len(images) > MAX_IMAGES:
             raise InvalidInputError(
@@ -120,7 +122,7 @@ class PromptPreparer:
         place = images[0].position
         self._check_place(token_ids, place)
         prompt = self._expand(token_ids, place, self._decode(images[0].data))
-        self._check_length(len(prompt))
+        self._check_room(len(prompt), answer)
         return prompt
 
     def _read(self, source: ImageSource) -> bytes:
@@ -175,25 +177,9 @@ class PromptPreparer:
                 param="images",
             )
 
-    def _count_positions(self, n_prompt: int, max_tokens: int | None) -> int:
-        context = self._info.max_context
-        if max_tokens is None:
-            n_positions, wanted = max(context, n_prompt + 1), "at least one token to generate"
-        else:
-            n_positions, wanted = n_prompt + max_tokens, f"max_tokens {max_tokens}"
-        if n_positions > context:
-            raise ContextOverflowError(
-                f"the prompt's {n_prompt} tokens and {wanted} exceed the context of {context}",
-                param="prompt",
-            )
-        return n_positions
-
-    def _check_length(self, n_prompt: int) -> None:
-        context = self._info.max_context
-        if n_prompt > context:
-            raise ContextOverflowError(
-                f"the prompt has {n_prompt} tokens; the context holds {context}", param="prompt"
-            )
+    def _check_room(self, n_prompt: int, n_answer: int) -> None:
+        need = ContextNeed(n_prompt, n_answer, self._info.max_context)
+        ContextOverflowError.check(need, param="prompt")
 
     def _check_ids(self, name: str, token_ids: Sequence[int]) -> None:
         last = self._info.spec.vocab_size - 1

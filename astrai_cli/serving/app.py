@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -13,11 +14,14 @@ from starlette.types import ASGIApp
 
 from astrai_cli.errors import AstraiError
 from astrai_cli.serving.access import Access
+from astrai_cli.serving.anthropic.builder import AnthropicResponseBuilder
+from astrai_cli.serving.anthropic.count import TokenCounter
 from astrai_cli.serving.engine import ServingEngine
 from astrai_cli.serving.errors import error_response
 from astrai_cli.serving.metrics import CountResponses
 from astrai_cli.serving.middleware import RequestLog, RootPath
 from astrai_cli.serving.openai import OpenAIResponseBuilder
+from astrai_cli.serving.page import ChatPage
 from astrai_cli.serving.prometheus import CONTENT_TYPE
 from astrai_cli.serving.protocol import ProtocolHandler
 from astrai_cli.serving.sessions import SessionEndpoints
@@ -30,7 +34,10 @@ def create_app(engine: ServingEngine, access: Access) -> ASGIApp:
     sessions = SessionEndpoints(engine)
     app = Starlette(
         routes=[
+            Route("/", ChatPage().get),
             Route("/v1/chat/completions", endpoints.chat_completions, methods=["POST"]),
+            Route("/v1/messages", endpoints.messages, methods=["POST"]),
+            Route("/v1/messages/count_tokens", TokenCounter(engine).answer, methods=["POST"]),
             Route("/v1/models", endpoints.models),
             Route("/v1/models/{model:path}", endpoints.model),
             Route("/v1/sessions/{session_id:path}/reset", sessions.reset, methods=["POST"]),
@@ -39,11 +46,14 @@ def create_app(engine: ServingEngine, access: Access) -> ASGIApp:
             Route("/stats", endpoints.stats),
             Route("/metrics", endpoints.metrics),
         ],
-        exception_handlers=dict.fromkeys((AstraiError, HTTPException, Exception), _error_response),
+        exception_handlers=dict.fromkeys(_HANDLED, _error_response),
     )
     paths = {route.endpoint: route.path for route in app.routes if isinstance(route, Route)}
     counted = CountResponses(access.guard(app), engine.metrics, paths)
     return RootPath(RequestLog(counted), access.root_path)
+
+
+_HANDLED = (AstraiError, ValidationError, HTTPException, Exception)
 
 
 class _Endpoints:
@@ -51,7 +61,12 @@ class _Endpoints:
         self._engine = engine
 
     async def chat_completions(self, request: Request) -> Response:
-        return await ProtocolHandler(request, self._engine, OpenAIResponseBuilder()).handle()
+        return await ProtocolHandler(
+            request, self._engine, OpenAIResponseBuilder(self._engine.api_dialect)
+        ).handle()
+
+    async def messages(self, request: Request) -> Response:
+        return await ProtocolHandler(request, self._engine, AnthropicResponseBuilder()).handle()
 
     async def models(self, _request: Request) -> Response:
         return JSONResponse({"object": "list", "data": [self._model()]})
@@ -84,6 +99,7 @@ class _Endpoints:
             "object": "model",
             "created": self._engine.created,
             "owned_by": "astrai",
+            "context_length": self._engine.max_context,
         }
 
 

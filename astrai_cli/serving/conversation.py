@@ -39,9 +39,14 @@ class ChatInput(NamedTuple):
 
 
 def prepare_chat(
-    conversation: Conversation, engine: ServingEngine, session_id: str | None
+    conversation: Conversation,
+    engine: ServingEngine,
+    session_id: str | None,
+    max_tokens: int | None = None,
 ) -> ChatInput:
     """The prompt of a conversation; in a session, with the ids of its answers.
+
+    max_tokens: of the answer, for which the context must have room beside the prompt.
 
     Raises RequestError for what the model cannot do (tools, images, effort),
     InvalidToolSchemaError, InvalidInputError and ContextOverflowError.
@@ -52,7 +57,11 @@ def prepare_chat(
     variables = engine.format.variables(
         conversation.tools, conversation.effort, conversation.thinks
     )
-    prompt = engine.encode_chat(messages, variables, session_id)
+    answer = max_tokens or 1
+    prompt = engine.encode_chat(messages, variables, session_id, answer)
+    if not images:
+        # Of an image the worker alone knows how many tokens it is.
+        engine.check_room(len(prompt.ids), answer, param="messages")
     prompt_end = engine.prompt_end(prompt)
     return ChatInput(
         prompt,

@@ -7,12 +7,13 @@ import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from math import ceil
 from typing import Any
 
-from astrai_cli.config import ServeConfig
+from astrai_cli.config import ApiDialect, ServeConfig
 from astrai_cli.engine.detokenize import TokenBytes
 from astrai_cli.engine.request import GenerationRequest
-from astrai_cli.errors import ContextOverflowError, InvalidInputError
+from astrai_cli.errors import ContextNeed, ContextOverflowError, InvalidInputError
 from astrai_cli.models.image import IMAGE_FRAME
 from astrai_cli.models.text import TextModel
 from astrai_cli.serving.chat_format import ChatFormat
@@ -40,6 +41,7 @@ class ServingEngine:
     transcripts: Transcripts
     max_choices: int
     longest_token: int
+    api_dialect: ApiDialect = "openai"
     streaming_preflight_timeout: float | None = None
     metrics: ServerMetrics = field(default_factory=ServerMetrics)
     created: int = field(default_factory=lambda: int(time.time()))
@@ -61,6 +63,7 @@ class ServingEngine:
             transcripts=transcripts,
             max_choices=serve.max_choices,
             longest_token=max(map(len, text.tokenizer.get_vocab())),
+            api_dialect=serve.api_dialect,
             streaming_preflight_timeout=serve.streaming_preflight_timeout,
         )
 
@@ -108,47 +111,51 @@ class ServingEngine:
         messages: Sequence[ChatMessage],
         variables: Mapping[str, Any],
         session_id: str | None,
+        answer: int = 1,
     ) -> ChatPrompt:
         """The prompt of a conversation; in a session, with the ids of its answers.
 
-        variables: what else the template takes. Raises InvalidInputError where the template
-        refuses the messages and ContextOverflowError where the context has no room for an
-        answer.
+        variables: what else the template takes. answer: so many tokens are kept free for it.
+        Raises InvalidInputError where the template refuses the messages and
+        ContextOverflowError where the text alone is longer than any prompt.
         """
-        prompt = encode_chat(
+
+        def render(some: Sequence[Message], begin: bool) -> str:
+            text = self.format.template.render(
+                some, add_generation_prompt=begin, variables=variables
+            )
+            self.check_text(text, answer, param="messages")
+            return text
+
+        return encode_chat(
             self.format.messages(messages),
-            lambda some, begin: self._render(some, variables, begin=begin),
+            render,
             self.text,
             None if session_id is None else self.transcripts.get(session_id),
             variables,
         )
-        # The engine would refuse it too, but only after all of it had been sent there.
-        if len(prompt.ids) >= self.max_context:
-            raise ContextOverflowError(
-                f"the prompt has {len(prompt.ids)} tokens; the context of {self.max_context} "
-                "must hold it and an answer",
-                param="messages",
-            )
-        return prompt
+
+    def check_text(self, text: str, answer: int, *, param: str) -> None:
+        """Raises ContextOverflowError for a text that no tokens make fit beside such an answer.
+
+        Tokenizing takes long and much memory, so what cannot fit is not tried.
+        """
+        if len(text) > self.max_prompt_chars:
+            fewest = ceil(len(text) * self.max_context / self.max_prompt_chars)
+            need = ContextNeed(fewest, answer, self.max_context)
+            note = f", at the least, of its {len(text)} characters"
+            ContextOverflowError.check(need, param=param, note=note)
+
+    def check_room(self, n_prompt: int, answer: int, *, param: str) -> None:
+        """Raises ContextOverflowError where the context has no room for a prompt and an answer.
+
+        The worker would refuse it too, but only after all of it had been sent there.
+        """
+        ContextOverflowError.check(ContextNeed(n_prompt, answer, self.max_context), param=param)
 
     def prompt_end(self, prompt: ChatPrompt) -> str:
         """The last of a prompt's text."""
         return self.text.tokenizer.decode(list(prompt.ids[-8:]), skip_special_tokens=False)
-
-    def _render(
-        self, messages: Sequence[Message], variables: Mapping[str, Any], *, begin: bool
-    ) -> str:
-        text = self.format.template.render(
-            messages, add_generation_prompt=begin, variables=variables
-        )
-        # Tokenizing takes long and much memory, so what cannot fit is not tried.
-        if len(text) > self.max_prompt_chars:
-            raise ContextOverflowError(
-                f"the prompt has {len(text)} characters, more than a context of "
-                f"{self.max_context} tokens can hold",
-                param="messages",
-            )
-        return text
 
     def generate_choices(
         self, request: GenerationRequest, n: int

@@ -20,8 +20,9 @@ from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
-from astrai_cli.errors import AstraiError
-from astrai_cli.serving.body import UNSUPPORTED
+from astrai_cli.errors import AstraiError, ContextNeed
+from astrai_cli.serving.body import KINDS, UNSUPPORTED
+from astrai_cli.serving.request_id import REQUEST_ID
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +73,10 @@ class RequestError(AstraiError):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """An error as HTTP shows it. `detail`: what the body's `detail` says, None for no such key."""
+    """An error as HTTP shows it. `detail`: what the body's `detail` says, None for no such key.
+
+    need: what the request needed of the context, where that was too small.
+    """
 
     status: int
     code: str
@@ -80,6 +84,7 @@ class Problem:
     param: str | None = None
     detail: Any = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    need: ContextNeed | None = None
 
 
 def problem_of(error: Exception) -> Problem:
@@ -128,6 +133,7 @@ def anthropic_error(problem: Problem) -> dict[str, Any]:
             "param": problem.param,
             "code": problem.code,
         },
+        "request_id": REQUEST_ID.get(),
     }
     if problem.detail is not None:
         body["detail"] = problem.detail
@@ -172,6 +178,7 @@ def _astrai_problem(error: AstraiError) -> Problem:
         getattr(error, "param", None),
         message if error.status == HTTPStatus.SERVICE_UNAVAILABLE else None,
         headers,
+        getattr(error, "need", None),
     )
 
 
@@ -194,9 +201,14 @@ def _is_of_shape(error: ErrorDetails) -> bool:
 
 
 def _path(error: ErrorDetails) -> str:
-    steps = [str(_clip(step)) for step in error["loc"]]
-    # A union adds its tag, and the tags of parts are the names of the fields behind them.
-    return ".".join(step for step, after in pairwise([*steps, ""]) if step != after)
+    """Where the error is in the body. A union of kinds in a list adds its tag to that."""
+    loc = error["loc"]
+    steps = [
+        str(_clip(step))
+        for before, step in pairwise(("", *loc))
+        if not (isinstance(before, int) and step in KINDS)
+    ]
+    return ".".join(steps)
 
 
 def _clip(step: str | int) -> str | int:

@@ -14,9 +14,9 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from astrai_cli.config import MAX_CHOICES, MAX_REQUEST_BYTES
 from astrai_cli.engine.request import Finish, GenerationRequest, Piece
-from astrai_cli.errors import AstraiError, error_of
+from astrai_cli.errors import AstraiError, ContextNeed, error_of
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 MAX_REPORT_BYTES = 2**20
 # What a message quotes may be of any length, and a report must not be.
 MAX_MESSAGE_CHARS = 4096
@@ -138,6 +138,7 @@ class ErrorReport:
     message: str
     param: str | None = None
     retry_after: float | None = None
+    need: ContextNeed | None = None
     type: Literal["error"] = "error"
 
     @classmethod
@@ -149,11 +150,12 @@ class ErrorReport:
             message,
             getattr(error, "param", None),
             getattr(error, "retry_after", None),
+            getattr(error, "need", None),
         )
 
     def error(self) -> AstraiError:
         """The error as it was raised in the worker, of the same class."""
-        return error_of(self.code, self.message, self.param, self.retry_after)
+        return error_of(self.code, self.message, self.param, self.retry_after, self.need)
 
 
 @dataclass(frozen=True, slots=True)

@@ -211,12 +211,17 @@ def test_stats_count_requests_tokens_and_cells(engine: InferenceEngine) -> None:
         (GenerationRequest((VOCABULARY,)), InvalidInputError, f"0 to {VOCABULARY - 1}"),
         (GenerationRequest((1,), max_tokens=0), InvalidInputError, "max_tokens is 0"),
         (GenerationRequest((1,), stop=("",)), InvalidInputError, "stop string"),
-        (GenerationRequest((1,) * (CONTEXT + 1)), ContextOverflowError, "65 tokens.* 64"),
-        (GenerationRequest((1,) * CONTEXT), ContextOverflowError, "64 tokens.* context of 64"),
+        (GenerationRequest((1,) * (CONTEXT + 1)), ContextOverflowError, "65 tokens > 63 maximum"),
+        (GenerationRequest((1,), max_tokens=64), ContextOverflowError, "max_tokens is 64; .* 64"),
+        (
+            GenerationRequest((1,) * CONTEXT),
+            ContextOverflowError,
+            "64 tokens > 63 .* context of 64",
+        ),
         (
             GenerationRequest((1,) * 60, max_tokens=5),
             ContextOverflowError,
-            "60 tokens and max_tokens 5 exceed the context of 64",
+            "60 tokens > 59 maximum; the context of 64 must hold it and 5",
         ),
     ],
 )

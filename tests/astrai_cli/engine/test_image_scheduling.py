@@ -246,9 +246,9 @@ def test_preempted_with_an_image_it_gives_the_same_tokens() -> None:
 def test_what_the_context_must_hold_are_the_rows() -> None:
     with open_engine(SeeingExecutor(max_context=20)) as engine:
         run(engine, ask((1, 2), (3, 4), max_tokens=4))
-        with pytest.raises(ContextOverflowError, match="the prompt's 16 tokens and max_tokens 5"):
+        with pytest.raises(ContextOverflowError, match="16 tokens > 15 maximum"):
             engine.generate_with_request(ask((1, 2), (3, 4), max_tokens=5))
-        with pytest.raises(ContextOverflowError, match="the prompt has 22 tokens"):
+        with pytest.raises(ContextOverflowError, match="22 tokens > 16 maximum"):
             engine.generate_with_request(ask((1,), (3,), PICTURES[2]))
 
 

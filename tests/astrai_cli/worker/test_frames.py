@@ -176,6 +176,7 @@ def test_an_endless_line_takes_no_memory() -> None:
     [
         errors.InvalidInputError("bad", param="top_p"),
         errors.ContextOverflowError("long", param="messages"),
+        errors.ContextOverflowError("long", need=errors.ContextNeed(70, 5, 64)),
         errors.ModelFileError("file"),
         errors.BackendUnavailableError("backend"),
         errors.OverloadedError("full", retry_after=7.5),
@@ -190,7 +191,7 @@ def test_errors_arrive_as_the_class_they_were(error: errors.AstraiError) -> None
     again = report.error()
     assert type(again) is type(error)
     assert str(again) == str(error)
-    for name in ("param", "retry_after"):
+    for name in ("param", "retry_after", "need"):
         assert getattr(again, name, None) == getattr(error, name, None)
 
 
