@@ -16,6 +16,12 @@ from pydantic_core import PydanticCustomError
 
 UNSUPPORTED = "unsupported_parameter"
 
+KINDS = {
+    *("user", "assistant", "system"),
+    *("text", "image_url", "image", "thinking", "redacted_thinking", "tool_use", "tool_result"),
+}
+"""What objects in one list of a body are told apart by: roles, and types of content."""
+
 
 def only(*supported: Any) -> AfterValidator:
     """Refuse every value but these: the ones that ask for nothing astrai lacks."""

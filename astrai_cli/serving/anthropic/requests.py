@@ -43,7 +43,7 @@ class ToolParam(Body):
 class ToolChoice(Body):
     """Whether the model may call tools."""
 
-    type: Annotated[Literal["auto", "none"], only_types("auto", "none")] = "auto"
+    type: Literal["auto", "none"]
     disable_parallel_tool_use: Annotated[bool, only(False)] = False
 
 
@@ -124,8 +124,8 @@ class ConversationBody(Body):
     tools: Annotated[
         list[Annotated[ToolParam, only_types("custom")]], Field(max_length=MAX_TOOLS)
     ] = []
-    tool_choice: ToolChoice = ToolChoice()
-    thinking: ThinkingConfig | None = None
+    tool_choice: Annotated[ToolChoice, only_types("auto", "none")] = ToolChoice(type="auto")
+    thinking: Annotated[ThinkingConfig | None, only_types("enabled", "adaptive", "disabled")] = None
     output_config: OutputConfig = OutputConfig()
     context_management: ContextManagement = ContextManagement()
     # Accepted, and nothing to do.
