@@ -44,12 +44,27 @@ def prepare_chat(
     session_id: str | None,
     max_tokens: int | None = None,
 ) -> ChatInput:
-    """The prompt of a conversation; in a session, with the ids of its answers.
+    """The prompt of a conversation that is to be answered.
 
     max_tokens: of the answer, for which the context must have room beside the prompt.
+    Raises as encode_conversation does, and ContextOverflowError.
+    """
+    answer = max_tokens or 1
+    chat = encode_conversation(conversation, engine, session_id, answer)
+    if not chat.images:
+        # Of an image the worker tells how many tokens it is.
+        engine.check_room(len(chat.prompt.ids), answer, param="messages")
+    return chat
+
+
+def encode_conversation(
+    conversation: Conversation, engine: ServingEngine, session_id: str | None, answer: int = 1
+) -> ChatInput:
+    """The prompt of a conversation, of any length; in a session, with the ids of its answers.
 
     Raises RequestError for what the model cannot do (tools, images, effort),
-    InvalidToolSchemaError, InvalidInputError and ContextOverflowError.
+    InvalidToolSchemaError, InvalidInputError, and ContextOverflowError for a text that no
+    tokens make fit beside an answer of `answer` tokens.
     """
     messages = conversation.messages
     images = check_images(messages, engine.client.hello.model.max_image_patches)
@@ -57,11 +72,7 @@ def prepare_chat(
     variables = engine.format.variables(
         conversation.tools, conversation.effort, conversation.thinks
     )
-    answer = max_tokens or 1
     prompt = engine.encode_chat(messages, variables, session_id, answer)
-    if not images:
-        # Of an image the worker alone knows how many tokens it is.
-        engine.check_room(len(prompt.ids), answer, param="messages")
     prompt_end = engine.prompt_end(prompt)
     return ChatInput(
         prompt,

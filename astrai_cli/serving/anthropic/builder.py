@@ -12,7 +12,12 @@ from astrai_cli.serving.anthropic.messages import chat_messages
 from astrai_cli.serving.anthropic.requests import ConversationBody, MessagesRequest
 from astrai_cli.serving.builder import Prepared, ResponseBuilder, ResponseContext, usage_of
 from astrai_cli.serving.choice import Choice, News
-from astrai_cli.serving.conversation import ChatInput, Conversation, count_prompt, prepare_chat
+from astrai_cli.serving.conversation import (
+    ChatInput,
+    Conversation,
+    count_prompt,
+    encode_conversation,
+)
 from astrai_cli.serving.engine import ServingEngine
 from astrai_cli.serving.errors import Problem, anthropic_error
 from astrai_cli.serving.messages import ChatMessage
@@ -32,13 +37,15 @@ class AnthropicResponseBuilder(ResponseBuilder[MessagesRequest]):
         self, request: MessagesRequest, engine: ServingEngine, session_id: str | None
     ) -> Prepared:
         chat = prepare_conversation(request, engine, session_id)
+        n_prompt = count_prompt(chat, engine)
+        engine.check_room(n_prompt, 1, param="messages")
         ctx = ResponseContext(
             id=f"msg_{uuid.uuid4().hex}",
             model=engine.model_id,
             request=GenerationRequest(
                 prompt=chat.prompt.ids,
                 sampling=request.sampling(),
-                max_tokens=_token_limit(request, chat, engine),
+                max_tokens=_token_limit(request.max_tokens, engine.max_context - n_prompt),
                 images=chat.images,
                 stop=tuple(request.stop_sequences),
                 stop_token_ids=tuple(request.stop_token_ids),
@@ -101,12 +108,15 @@ class AnthropicResponseBuilder(ResponseBuilder[MessagesRequest]):
 def prepare_conversation(
     body: ConversationBody, engine: ServingEngine, session_id: str | None
 ) -> ChatInput:
-    """The prompt of a request. Raises RequestError for another model, and as prepare_chat does."""
+    """The prompt of a request, of any length.
+
+    Raises RequestError for another model, and as encode_conversation does.
+    """
     engine.check_model(body.model)
     # How much effort to spend is advice: a model that cannot be told so does what it does.
     effort = body.effort if engine.format.takes_effort else None
     conversation = Conversation(chat_messages(body), body.active_tools, effort, body.thinks)
-    return prepare_chat(conversation, engine, session_id)
+    return encode_conversation(conversation, engine, session_id)
 
 
 # What a message_delta tells of the usage, next to what message_start did.
@@ -120,11 +130,9 @@ _CUMULATIVE = (
 )
 
 
-def _token_limit(request: MessagesRequest, chat: ChatInput, engine: ServingEngine) -> int | None:
+def _token_limit(max_tokens: int | None, room: int) -> int | None:
     """`max_tokens`, or None where the context ends before it."""
-    limit = request.max_tokens
-    room = engine.max_context - count_prompt(chat, engine)
-    return limit if limit is not None and limit <= room else None
+    return max_tokens if max_tokens is not None and max_tokens <= room else None
 
 
 def _message(ctx: ResponseContext, **fields: Any) -> dict[str, Any]:
