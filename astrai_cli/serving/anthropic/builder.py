@@ -10,7 +10,7 @@ from astrai_cli.engine.request import GenerationRequest, Usage
 from astrai_cli.serving.anthropic.blocks import BlockStream, content_of
 from astrai_cli.serving.anthropic.messages import chat_messages
 from astrai_cli.serving.anthropic.requests import ConversationBody, MessagesRequest
-from astrai_cli.serving.builder import Prepared, ResponseBuilder, ResponseContext, usage_of
+from astrai_cli.serving.builder import Prepared, ResponseBuilder, ResponseContext
 from astrai_cli.serving.choice import Choice, News
 from astrai_cli.serving.conversation import (
     ChatInput,
@@ -170,7 +170,7 @@ def _end(ctx: ResponseContext, choice: Choice) -> dict[str, Any]:
 
 
 def _final_usage(ctx: ResponseContext, choice: Choice) -> dict[str, Any]:
-    usage = _usage(usage_of([choice]))
+    usage = _usage(choice.finish.usage)
     # Where ids were removed, or go on behind the answer, the count would not be that of the answer.
     if not ctx.request.ignore_eos and not choice.is_cut:
         usage["output_tokens_details"] = {"thinking_tokens": choice.n_reasoning}
