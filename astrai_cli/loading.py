@@ -59,7 +59,7 @@ def open_engine(
     backend = get_backend(model.backend)
     if reason := backend.unavailable():
         raise BackendUnavailableError(reason)
-    text = TextModel.read(model.source)
+    text = TextModel.read(model.source, limits.hf_tokenizer)
     executor = backend.open(model.source, limits)
     try:
         return InferenceEngine(executor, text, limits, on_evicted=on_evicted)

@@ -39,7 +39,7 @@ def run_quality(
 ) -> Quality:
     """Compare the model with the float32 of the GGUF file `reference`. Raises AstraiError."""
     bench = config.bench
-    tokens = _tokens(TextModel.read(model.source), text_file, bench)
+    tokens = _tokens(TextModel.read(model.source, config.limits.hf_tokenizer), text_file, bench)
     changes = {"max_context": bench.quality_window, "max_decode_sequences": 1}
     limits = update_group(config.limits, changes, "--quality-window")
     exact = RunnableModel(reference, REFERENCE_BACKEND)

@@ -71,6 +71,11 @@ class ExportConfig(_StepBound, _Vision):
 class LimitsConfig(_StepBound, _Vision):
     """What the engine may use at run time."""
 
+    hf_tokenizer: UserPath | None = Field(
+        None,
+        description="Hugging Face folder or tokenizer.json of this model, to be used in the place "
+        "of its own tokenizer; a folder's chat template takes the place of its own too.",
+    )
     max_context: int | None = Field(
         None,
         gt=1,

@@ -19,14 +19,21 @@ FILES = (TOKENIZER_NAME, TOKENIZER_CONFIG_NAME, GENERATION_CONFIG_NAME, TEMPLATE
 MAX_TOKENIZER_BYTES = 2**27
 
 
-def read_tokenizer(folder: Path) -> Tokenizer:
-    """The folder's tokenizer as it is. Raises ModelFileError."""
-    text = _read_text(folder / TOKENIZER_NAME, MAX_TOKENIZER_BYTES)
+def read_tokenizer(file: Path) -> Tokenizer:
+    """The tokenizer of a file, which neither cuts texts short nor fills them up.
+
+    Raises ModelFileError.
+    """
+    text = _read_text(file, MAX_TOKENIZER_BYTES)
     try:
-        return Tokenizer.from_str(text)
+        tokenizer = Tokenizer.from_str(text)
     except Exception as error:
         # The library raises plain Exception for whatever it cannot parse.
-        raise ModelFileError(f"{folder / TOKENIZER_NAME}: {error}") from error
+        raise ModelFileError(f"{file}: {error}") from error
+    # Files remember how they were last used in training.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
 
 
 def read_special_tokens(folder: Path, config: HfConfig, tokenizer: Tokenizer) -> SpecialTokens:

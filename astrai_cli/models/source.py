@@ -160,7 +160,7 @@ class HfSource(ModelSource):
         return self._folder.stored_tensors()
 
     def tokenizer(self) -> Tokenizer:
-        return hf_text.read_tokenizer(self._path)
+        return hf_text.read_tokenizer(self._path / hf_text.TOKENIZER_NAME)
 
     def special_tokens(self) -> SpecialTokens:
         return hf_text.read_special_tokens(self._path, self._folder.config, self.tokenizer())

@@ -9,7 +9,9 @@ from tokenizers import Tokenizer
 
 from astrai_cli.artifact import Artifact, is_artifact
 from astrai_cli.errors import InvalidInputError
+from astrai_cli.models.hf_tokenizer import with_hf_tokenizer
 from astrai_cli.models.source import model_name, open_source
+from astrai_cli.models.spec import ModelSpec
 from astrai_cli.models.tokenizer import SpecialTokens
 
 
@@ -29,25 +31,38 @@ class TextModel:
     chat_template: str | None
 
     @classmethod
-    def read(cls, source: Path) -> TextModel:
-        """From an artifact folder or a model. Raises ArtifactError, ModelFileError."""
+    def read(cls, source: Path, hf_tokenizer: Path | None = None) -> TextModel:
+        """From an artifact folder or a model.
+
+        hf_tokenizer: what with_hf_tokenizer takes instead of the model's own. Raises
+        ArtifactError, ModelFileError, and as with_hf_tokenizer does.
+        """
+        text, spec = cls._read_own(source)
+        if hf_tokenizer is None:
+            return text
+        return with_hf_tokenizer(text, hf_tokenizer, spec.vocab_size)
+
+    @classmethod
+    def _read_own(cls, source: Path) -> tuple[TextModel, ModelSpec]:
         if is_artifact(source):
             artifact = Artifact.open(source)
-            return cls(
+            text = cls(
                 model_name(Path(artifact.manifest.source.name)),
                 artifact.spec.architecture,
                 artifact.tokenizer(),
                 artifact.special_tokens,
                 artifact.chat_template,
             )
+            return text, artifact.spec
         with open_source(source) as model:
-            return cls(
+            text = cls(
                 model_name(source),
                 model.spec.architecture,
                 model.tokenizer(),
                 model.special_tokens(),
                 model.chat_template(),
             )
+            return text, model.spec
 
     @property
     def bos_token(self) -> str:

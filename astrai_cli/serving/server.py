@@ -68,7 +68,7 @@ def run_server(
             log_level=serve.log_level,
         )
         client = WorkerClient(config)
-        engine = ServingEngine.create(TextModel.read(source), client, serve)
+        engine = ServingEngine.create(TextModel.read(source, limits.hf_tokenizer), client, serve)
         configure_logging(serve.log_level, "server")
         access_log.disabled = not serve.access_log
         _allow_connections(serve.max_connections)
