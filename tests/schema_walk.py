@@ -42,7 +42,8 @@ class SchemaWalk:
         elif args:
             yield from (Variant(path, [value]) for path, value in self.variants(args[0]))
         else:
-            yield from (Variant((), value) for value in _SIMPLE[kind])
+            # Files and a client's own objects have none: they are other ways to give the same.
+            yield from (Variant((), value) for value in _SIMPLE.get(kind, []))
 
     def plainest(self, kind: Any, name: str = "") -> Any:
         return next(self.variants(kind, name)).value

@@ -116,7 +116,7 @@ class SystemMessage(Body):
     """An instruction in the middle of a conversation."""
 
     role: Literal["system"]
-    content: TextContent
+    content: TextContent = []
     clear_at: Annotated[str, only("never")] = "never"
 
 

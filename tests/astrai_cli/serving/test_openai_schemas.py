@@ -50,9 +50,11 @@ def harmless() -> dict[str, set[str]]:
     """The documented fields, with the protocols that have them."""
     section = DOCS.read_text("utf-8").partition("\n## Harmless fields\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (`.*?) \| (.*?) \|", section, re.MULTILINE)
-    return {
-        name: set(kinds.split(", ")) for names, kinds in rows for name in names.split("`")[1::2]
-    }
+    documented: dict[str, set[str]] = {}
+    for names, kinds in rows:
+        for name in names.split("`")[1::2]:
+            documented.setdefault(name, set()).update(kinds.split(", "))
+    return documented
 
 
 def read(kind: type[GenerationBody], body: dict[str, Any]) -> Problem | None:
