@@ -32,6 +32,7 @@ class AnthropicResponseBuilder(ResponseBuilder[MessagesRequest]):
 
     request_model = MessagesRequest
     sign_of_life = PING
+    _blocks: BlockStream
 
     def prepare(
         self, request: MessagesRequest, engine: ServingEngine, session_id: str | None
@@ -58,11 +59,11 @@ class AnthropicResponseBuilder(ResponseBuilder[MessagesRequest]):
             stream=request.stream,
             shows_reasoning=request.shows_thinking,
         )
-        self._blocks = BlockStream(shows_thinking=request.shows_thinking)
         return Prepared(ctx, chat.prompt)
 
     def format_stream_start(self, ctx: ResponseContext, usage: Usage) -> str:
-        message = _message(ctx, content=[], usage=_usage(usage))
+        self._blocks = BlockStream(shows_thinking=ctx.shows_reasoning)
+        message = _message(ctx, usage=_usage(usage))
         return named_event("message_start", {"type": "message_start", "message": message}) + PING
 
     def format_chunk(self, ctx: ResponseContext, choice: Choice, news: News) -> str:

@@ -37,7 +37,7 @@ class ImageBlock(CacheableBlock):
 
     type: Literal["image"]
     source: Annotated[ImageSource, only_types("base64")]
-    transformations: Annotated[dict[str, Any], only({"oversized_image": "downsize"})] | None = None
+    transformations: Annotated[dict[str, Any], only({"oversized_image": "downsize"}, {})] = {}
 
 
 class ToolUseBlock(CacheableBlock):
@@ -47,7 +47,7 @@ class ToolUseBlock(CacheableBlock):
     id: str
     name: str
     input: dict[str, Any]
-    caller: Annotated[dict[str, Any], only({"type": "direct"})] | None = None
+    caller: Annotated[dict[str, Any], only({"type": "direct"})] = {"type": "direct"}
 
 
 _wrap_text = wrap(str, lambda text: [{"type": "text", "text": text}])
