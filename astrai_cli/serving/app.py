@@ -16,6 +16,7 @@ from astrai_cli.errors import AstraiError
 from astrai_cli.serving.access import Access
 from astrai_cli.serving.anthropic.builder import AnthropicResponseBuilder
 from astrai_cli.serving.anthropic.count import TokenCounter
+from astrai_cli.serving.completions import CompletionResponseBuilder
 from astrai_cli.serving.engine import ServingEngine
 from astrai_cli.serving.errors import error_response
 from astrai_cli.serving.metrics import CountResponses
@@ -36,6 +37,7 @@ def create_app(engine: ServingEngine, access: Access) -> ASGIApp:
         routes=[
             Route("/", ChatPage().get),
             Route("/v1/chat/completions", endpoints.chat_completions, methods=["POST"]),
+            Route("/v1/completions", endpoints.completions, methods=["POST"]),
             Route("/v1/messages", endpoints.messages, methods=["POST"]),
             Route("/v1/messages/count_tokens", TokenCounter(engine).answer, methods=["POST"]),
             Route("/v1/models", endpoints.models),
@@ -63,6 +65,11 @@ class _Endpoints:
     async def chat_completions(self, request: Request) -> Response:
         return await ProtocolHandler(
             request, self._engine, OpenAIResponseBuilder(self._engine.api_dialect)
+        ).handle()
+
+    async def completions(self, request: Request) -> Response:
+        return await ProtocolHandler(
+            request, self._engine, CompletionResponseBuilder(self._engine.api_dialect)
         ).handle()
 
     async def messages(self, request: Request) -> Response:

@@ -18,6 +18,7 @@ UNSUPPORTED = "unsupported_parameter"
 
 KINDS = {
     *("user", "assistant", "system"),
+    "ids",
     *("text", "image_url", "image", "thinking", "redacted_thinking", "tool_use", "tool_result"),
 }
 """What objects in one list of a body are told apart by: roles, and types of content."""

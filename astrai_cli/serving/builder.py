@@ -26,7 +26,8 @@ Body = TypeVar("Body", bound=GenerationBody)
 class ResponseContext:
     """What a builder remembers of a request while it is answered.
 
-    request: what the engine continues. n: how many answers there are to be.
+    request: what the engine continues; others: with the same options, further prompts. n: how
+    many answers there are to be to each.
     make_parser: of what reads one answer. shows_reasoning: whether the client is to see it.
     include_usage: whether a stream ends with it, in protocols where that is a choice.
     system_fingerprint: of what else than the request makes an answer what it is.
@@ -37,12 +38,21 @@ class ResponseContext:
     request: GenerationRequest
     token_bytes: TokenBytes
     make_parser: Callable[[], OutputParser]
+    others: tuple[GenerationRequest, ...] = ()
     stream: bool = False
     include_usage: bool = False
     shows_reasoning: bool = True
     n: int = 1
     system_fingerprint: str | None = None
     created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def requests(self) -> tuple[GenerationRequest, ...]:
+        return (self.request, *self.others)
+
+    @property
+    def n_choices(self) -> int:
+        return self.n * len(self.requests)
 
 
 class Prepared(NamedTuple):
@@ -52,11 +62,14 @@ class Prepared(NamedTuple):
     prompt: ChatPrompt | None
 
 
-def usage_of(choices: Sequence[Choice]) -> Usage:
-    """The tokens of all answers to one prompt, which is counted once."""
-    first = choices[0].finish.usage
-    n_completion = sum(choice.finish.usage.completion_tokens for choice in choices)
-    return Usage(first.prompt_tokens, n_completion, first.cached_tokens)
+def usage_of(choices: Sequence[Choice], n_prompts: int = 1) -> Usage:
+    """The tokens of all answers, of which each prompt has as many, and is counted once."""
+    firsts = [choice.finish.usage for choice in choices[:: len(choices) // n_prompts]]
+    return Usage(
+        sum(usage.prompt_tokens for usage in firsts),
+        sum(choice.finish.usage.completion_tokens for choice in choices),
+        sum(usage.cached_tokens for usage in firsts),
+    )
 
 
 class ResponseBuilder(ABC, Generic[Body]):

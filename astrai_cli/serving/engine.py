@@ -100,11 +100,18 @@ class ServingEngine:
                 param="model",
             )
 
-    def check_choices(self, n: int) -> None:
-        """Raises InvalidInputError for more answers to a prompt than there may ever be."""
-        most = min(self.max_choices, self.client.hello.capacity.max_inflight_requests)
+    def check_choices(self, n: int, n_prompts: int = 1) -> None:
+        """Raises InvalidInputError for more answers than there may ever be at once."""
+        inflight = self.client.hello.capacity.max_inflight_requests
+        most = min(self.max_choices, inflight)
         if n > most:
             raise InvalidInputError(f"n is {n}; this server gives at most {most}", param="n")
+        if n * n_prompts > inflight:
+            raise InvalidInputError(
+                f"{n_prompts} prompts are to have {n} answers each; this server gives at most "
+                f"{inflight} at once",
+                param="prompt",
+            )
 
     def encode_chat(
         self,
@@ -158,10 +165,10 @@ class ServingEngine:
         return self.text.tokenizer.decode(list(prompt.ids[-8:]), skip_special_tokens=False)
 
     def generate_choices(
-        self, request: GenerationRequest, n: int
+        self, requests: Sequence[GenerationRequest], n: int
     ) -> AsyncGenerator[ChoiceEvent, None]:
-        """The events of n answers; see WorkerClient.generate_choices."""
-        return self.metrics.timed(self.client.generate_choices(request, n))
+        """The events of n answers to each; see WorkerClient.generate_choices."""
+        return self.metrics.timed(self.client.generate_choices(requests, n))
 
     def remember(
         self, session_id: str, prompt: ChatPrompt, answer: ChatMessage, token_ids: Sequence[int]

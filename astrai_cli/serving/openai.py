@@ -13,7 +13,7 @@ from astrai_cli.serving.conversation import Conversation, prepare_chat
 from astrai_cli.serving.engine import ServingEngine
 from astrai_cli.serving.logprobs import logprobs_object
 from astrai_cli.serving.messages import ChatMessage
-from astrai_cli.serving.openai_base import OpenAIBuilder
+from astrai_cli.serving.openai_base import OpenAIBuilder, choice_end
 from astrai_cli.serving.parsers import Delta
 from astrai_cli.serving.schemas import ChatCompletionRequest
 from astrai_cli.serving.sse import json_text
@@ -80,14 +80,14 @@ class OpenAIResponseBuilder(OpenAIBuilder[ChatCompletionRequest]):
         ]
 
     def _end_choice(self, choice: Choice) -> dict[str, Any]:
-        return {"index": choice.index, "delta": {}, "logprobs": None, **_end(choice)}
+        return {"index": choice.index, "delta": {}, "logprobs": None, **choice_end(choice)}
 
     def _whole_choice(self, ctx: ResponseContext, choice: Choice) -> dict[str, Any]:
         return {
             "index": choice.index,
             "message": {**self._message(ctx, choice), "refusal": None, "annotations": []},
             "logprobs": _logprobs(ctx, choice.logprobs),
-            **_end(choice),
+            **choice_end(choice),
         }
 
     def message(self, ctx: ResponseContext, choice: Choice) -> ChatMessage:
@@ -134,10 +134,6 @@ def _calls(choice: Choice) -> list[dict[str, Any]]:
         }
         for call_id, call in choice.calls
     ]
-
-
-def _end(choice: Choice) -> dict[str, str | None]:
-    return {"finish_reason": choice.finish_reason, "matched_stop": choice.finish.matched_stop}
 
 
 def _logprobs(ctx: ResponseContext, tokens: Sequence[TokenLogprob]) -> dict[str, Any] | None:

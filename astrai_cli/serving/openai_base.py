@@ -92,6 +92,11 @@ class OpenAIBuilder(ResponseBuilder[Body]):
         return ctx.include_usage and self._dialect == "openrouter"
 
 
+def choice_end(choice: Choice) -> dict[str, str | None]:
+    """How a choice ended."""
+    return {"finish_reason": choice.finish_reason, "matched_stop": choice.finish.matched_stop}
+
+
 def _head(ctx: ResponseContext, kind: str) -> dict[str, Any]:
     return {
         "id": ctx.id,
@@ -104,7 +109,7 @@ def _head(ctx: ResponseContext, kind: str) -> dict[str, Any]:
 
 
 def _usage(ctx: ResponseContext, choices: Sequence[Choice]) -> dict[str, Any]:
-    usage = usage_of(choices)
+    usage = usage_of(choices, len(ctx.requests))
     body: dict[str, Any] = {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,

@@ -46,7 +46,7 @@ class ProtocolHandler(Generic[Body]):
         body = self._builder.request_model.model_validate_json(raw)
         session_id = session_of(body.session_id, self._request.headers)
         ctx, prompt = await asyncio.to_thread(self._builder.prepare, body, self._engine, session_id)
-        events = self._engine.generate_choices(ctx.request, ctx.n)
+        events = self._engine.generate_choices(ctx.requests, ctx.n)
         answers = Answers(self._engine, self._builder, ctx, prompt)
         handle = self._handle_stream if ctx.stream else self._handle_non_stream
         return await handle(events, answers)
@@ -95,7 +95,7 @@ class Answers(Generic[Body]):
                 stop_token_ids=ctx.request.stop_token_ids,
                 shows_reasoning=ctx.shows_reasoning,
             )
-            for index in range(ctx.n)
+            for index in range(ctx.n_choices)
         ]
 
     def _make_counter(self) -> ReasoningCounter | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -29,6 +29,26 @@ class UsageOptions(Body):
     include: bool = False
 
 
+class ChoicesBody(GenerationBody):
+    """How many answers a prompt is to have, and how a stream is asked for their usage."""
+
+    n: int = Field(1, ge=1, le=MAX_CHOICES)
+    stream_options: StreamOptions | None = None
+    usage: UsageOptions | None = None
+
+    @property
+    def include_usage(self) -> bool:
+        options = self.stream_options
+        asked = self.usage is not None and self.usage.include
+        return asked or (options is not None and options.include_usage)
+
+    @model_validator(mode="after")
+    def _check_stream_options(self) -> Self:
+        if self.stream_options is not None and not self.stream:
+            raise PydanticCustomError("invalid_value", "stream_options needs stream to be true")
+        return self
+
+
 class CacheOptions(Body):
     """Options about caching prompts, which is done where there is room."""
 
@@ -48,7 +68,7 @@ class AccountBody(Body):
     prompt_cache_options: CacheOptions | None = None
 
 
-class ChatCompletionRequest(GenerationBody, ReasoningBody, ToolsBody, AccountBody):
+class ChatCompletionRequest(ChoicesBody, ReasoningBody, ToolsBody, AccountBody):
     """The body of `POST /v1/chat/completions`."""
 
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
@@ -58,9 +78,6 @@ class ChatCompletionRequest(GenerationBody, ReasoningBody, ToolsBody, AccountBod
     stop: Stops = []
     logprobs: bool = False
     top_logprobs: int = Field(0, ge=0, le=MAX_TOP_LOGPROBS)
-    n: int = Field(1, ge=1, le=MAX_CHOICES)
-    stream_options: StreamOptions | None = None
-    usage: UsageOptions | None = None
 
     # Accepted only where they ask for what happens anyway.
     modalities: Annotated[list[str], only(["text"])] = ["text"]
@@ -71,24 +88,15 @@ class ChatCompletionRequest(GenerationBody, ReasoningBody, ToolsBody, AccountBod
     continue_final_message: Annotated[bool, only(False)] = False
 
     @model_validator(mode="after")
-    def _check_pairs(self) -> ChatCompletionRequest:
+    def _check_pairs(self) -> Self:
         if self.max_tokens is not None and self.max_completion_tokens is not None:
             raise PydanticCustomError(
                 "invalid_value", "max_tokens and max_completion_tokens exclude each other"
             )
-        if self.stream_options is not None and not self.stream:
-            raise PydanticCustomError("invalid_value", "stream_options needs stream to be true")
         if self.top_logprobs and not self.logprobs:
             raise PydanticCustomError("invalid_value", "top_logprobs needs logprobs to be true")
         self.check_reasoning()
         return self
-
-    @property
-    def include_usage(self) -> bool:
-        """Whether a stream is to tell it."""
-        options = self.stream_options
-        asked = self.usage is not None and self.usage.include
-        return asked or (options is not None and options.include_usage)
 
     @property
     def token_limit(self) -> int | None:

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from enum import Enum
@@ -155,30 +155,32 @@ class WorkerClient:
 
     async def generate_async(self, request: GenerationRequest) -> AsyncGenerator[Event, None]:
         """Run a request: its pieces, then its finish; see generate_choices."""
-        async with aclosing(self.generate_choices(request, 1)) as events:
+        async with aclosing(self.generate_choices([request], 1)) as events:
             async for _, event in events:
                 yield event
 
     async def generate_choices(
-        self, request: GenerationRequest, n: int
+        self, requests: Sequence[GenerationRequest], n: int
     ) -> AsyncGenerator[ChoiceEvent, None]:
-        """Run a request n times at once: all pieces as they come, and a finish of each answer.
+        """Run requests n times each: all pieces as they come, and a finish of each answer.
 
+        The answers to the first one are numbered 0 to n - 1, those to the next go on from there.
         A finish is one of an answer that ended by itself; any other end raises and
         cancels the other answers, as closing the generator does.
 
         Raises EngineUnavailableError while there is no worker or when it dies,
-        OverloadedError when it has no room for all n, RequestTooLargeError for a request
+        OverloadedError when it has no room for all, RequestTooLargeError for a request
         over max_request_bytes, RequestCancelledError when the caller takes events too
         slowly, and what the engine raises for the request.
         """
         connection = self._ready_connection()
-        ids = [next(self._ids) for _ in range(n)]
-        stream = EventQueue(self._max_waiting_events * n)
+        ids = [next(self._ids) for _ in range(n * len(requests))]
+        stream = EventQueue(self._max_waiting_events * len(ids))
         self._streams.update((answer_id, (choice, stream)) for choice, answer_id in enumerate(ids))
         running = set(ids)
         try:
-            await _send_request(connection, Generate(ids[0], request, n))
+            for request, first_id in zip(requests, ids[::n], strict=True):
+                await _send_request(connection, Generate(first_id, request, n))
             while running:
                 choice, event = await stream.get()
                 if isinstance(event, Finish):

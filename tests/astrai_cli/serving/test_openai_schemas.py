@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from openai.types import completion_create_params
 from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming
 from schema_walk import SchemaWalk, Variant
 
+from astrai_cli.serving.completions import CompletionRequest
 from astrai_cli.serving.errors import Problem, problem_of
 from astrai_cli.serving.generation import GenerationBody
 from astrai_cli.serving.schemas import ChatCompletionRequest
@@ -36,12 +38,25 @@ CHAT = {
 }
 """What chat completions honour."""
 
+COMPLETIONS = {
+    *("prompt", "echo", "frequency_penalty", "logit_bias", "logprobs", "max_tokens", "model", "n"),
+    *("best_of", "presence_penalty", "seed", "stop", "stream", "stream_options"),
+    *("stream_options.include_usage", "temperature", "top_p"),
+}
+"""What completions honour."""
+
 KINDS: dict[str, tuple[Any, type[GenerationBody], dict[str, Any], set[str]]] = {
     "chat completions": (
         CompletionCreateParamsNonStreaming,
         ChatCompletionRequest,
         {"stream": True, "logprobs": True},
         CHAT,
+    ),
+    "completions": (
+        completion_create_params.CompletionCreateParamsNonStreaming,
+        CompletionRequest,
+        {"stream": True},
+        COMPLETIONS,
     ),
 }
 

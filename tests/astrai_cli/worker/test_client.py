@@ -71,6 +71,10 @@ async def nothing_runs(client: WorkerClient) -> bool:
     return not stats["active"] and not stats["queue"] and not stats["cells_used"]
 
 
+async def one_runs(client: WorkerClient) -> bool:
+    return bool((await client.stats())["active"] == 1)
+
+
 def test_many_answers_at_once_are_not_mixed_up(parrot: Path) -> None:
     text = TextModel.read(parrot)
 
@@ -183,7 +187,7 @@ def test_choices_come_interleaved_and_each_is_the_answer_to_its_seed(babbler: Pa
         request = replace(ENDLESS, max_tokens=40)
         async with started(babbler) as client:
             order, texts = [], ["", "", ""]
-            async for choice, event in client.generate_choices(request, 3):
+            async for choice, event in client.generate_choices([request], 3):
                 order.append(choice)
                 if isinstance(event, Piece):
                     texts[choice] += event.text
@@ -196,15 +200,34 @@ def test_choices_come_interleaved_and_each_is_the_answer_to_its_seed(babbler: Pa
     asyncio.run(run())
 
 
+def test_several_prompts_are_numbered_one_after_the_other(babbler: Path) -> None:
+    async def run() -> None:
+        requests = [replace(ENDLESS, prompt=(token,), max_tokens=8) for token in (5, 6, 7)]
+        async with started(babbler) as client:
+            texts = [""] * 6
+            async for choice, event in client.generate_choices(requests, 2):
+                if isinstance(event, Piece):
+                    texts[choice] += event.text
+            for index, text in enumerate(texts):
+                sampling = SamplingParams(seed=choice_seed(1, index % 2))
+                alone = await answer(client, replace(requests[index // 2], sampling=sampling))
+                assert alone[0] == text
+
+    asyncio.run(run())
+
+
 def test_choices_that_do_not_all_fit_are_refused_together(babbler: Path) -> None:
     async def run() -> None:
         async with started(babbler, max_inflight_requests=3, max_context=8192) as client:
             async with aclosing(client.generate_async(ENDLESS)) as events:
                 await anext(events)
                 with pytest.raises(OverloadedError, match="3 more do not fit"):
-                    await anext(client.generate_choices(ENDLESS, 3))
+                    await anext(client.generate_choices([ENDLESS], 3))
                 assert (await client.stats())["active"] == 1
-                async with aclosing(client.generate_choices(ENDLESS, 2)) as choices:
+                with pytest.raises(OverloadedError, match="2 more do not fit"):
+                    await anext(client.generate_choices([ENDLESS, ENDLESS], 2))
+                await until(lambda: one_runs(client))
+                async with aclosing(client.generate_choices([ENDLESS], 2)) as choices:
                     await anext(choices)
                     assert (await client.stats())["active"] == 3
             await until(lambda: nothing_runs(client))
@@ -223,7 +246,7 @@ def test_an_error_in_one_choice_ends_them_all(babbler: Path) -> None:
             await until(lambda: nothing_runs(client))
 
     async def read(client: WorkerClient, answered: set[int]) -> None:
-        async for choice, _ in client.generate_choices(ENDLESS, 2):
+        async for choice, _ in client.generate_choices([ENDLESS], 2):
             answered.add(choice)
 
     asyncio.run(run())
