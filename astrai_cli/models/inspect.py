@@ -21,7 +21,7 @@ from astrai_cli.artifact import (
 )
 from astrai_cli.files import sha256_of
 from astrai_cli.models.architectures import expected_tensors
-from astrai_cli.models.hf import is_hf_folder
+from astrai_cli.models.resolve import is_model_folder
 from astrai_cli.models.source import open_source
 from astrai_cli.models.spec import ModelSpec
 from astrai_cli.models.tokenizer import SpecialTokens
@@ -97,7 +97,7 @@ def describe(path: Path) -> Description:
 
     Raises ModelFileError, or ArtifactError for another folder.
     """
-    if path.is_dir() and not is_hf_folder(path):
+    if path.is_dir() and not is_model_folder(path):
         return _describe_artifact(path)
     with open_source(path) as model:
         tokenizer = model.tokenizer()

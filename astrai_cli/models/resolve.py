@@ -33,7 +33,7 @@ def resolve_model_file(model: str, cache_dir: Path, progress: Progress) -> Path:
     if model in ALIASES or model.startswith(HUB_PREFIX):
         return pull(model, cache_dir, progress)
     path = Path(model)
-    if path.is_dir() and not is_hf_folder(path):
+    if path.is_dir() and not is_model_folder(path):
         raise ModelFileError(f"{model} is a folder without a model: it has no {CONFIG_NAME}")
     if not path.exists():
         raise ModelFileError(
@@ -41,6 +41,11 @@ def resolve_model_file(model: str, cache_dir: Path, progress: Progress) -> Path:
             f"{', '.join(ALIASES)}, {HUB_PREFIX}ORG/REPO/FILE"
         )
     return path
+
+
+def is_model_folder(path: Path) -> bool:
+    """Whether it is one of Hugging Face; some artifacts have its files too."""
+    return is_hf_folder(path) and not is_artifact(path)
 
 
 def resolve_artifact(
@@ -52,7 +57,7 @@ def resolve_artifact(
     Raises ArtifactError, ModelFileError, DownloadError, BackendUnavailableError.
     """
     path = Path(model)
-    if model not in ALIASES and path.is_dir() and not is_hf_folder(path):
+    if model not in ALIASES and path.is_dir() and not is_model_folder(path):
         artifact = Artifact.open(path)
         if backend not in (None, artifact.manifest.backend):
             raise ArtifactError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import mlx.core as mx
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from astrai_cli.artifact import Artifact
 from astrai_cli.config import LimitsConfig
 from astrai_cli.errors import ArtifactError, ExecutionError, InvalidInputError
+from astrai_cli.models.spec import ModelSpec
 from backends.artifact_vision import check_tower, max_patches
 from backends.base import ExecutorInfo, Step, StepOutput, context_limit
 from backends.mlx.cells import CellPool, group_sequences
@@ -21,6 +23,8 @@ from backends.packing import PackedStep, check_image, pack
 
 # Buffers that MLX keeps for reuse: enough for a step's intermediates.
 _FREE_BUFFER_BYTES = 2**30
+# Below this, 1 minus a mean square is what float32 has rounded.
+_LEAST_GAP = 1e-7
 
 
 class MlxExecutor:
@@ -63,20 +67,24 @@ class MlxExecutor:
         model, spec = self._open_model(), self._info.spec
         self._pool = None
         mx.clear_cache()
+        no_memory = InvalidInputError(
+            f"no memory for {cells} cells of {self._info.bytes_per_cell} bytes each"
+        )
+        # Asked for more than there is, a system may end the process instead of refusing.
+        if cells * self._info.bytes_per_cell > _memory_bytes():
+            raise no_memory
         try:
             pool = CellPool(spec.n_layers, cells, spec.n_kv_heads, spec.head_width, self._dtype)
             mx.eval(pool.arrays)
-        except (RuntimeError, MemoryError, TypeError, ValueError) as error:
-            raise InvalidInputError(
-                f"no memory for {cells} cells of {self._info.bytes_per_cell} bytes each"
-            ) from error
+        except RuntimeError as error:
+            raise no_memory from error
         self._pool = model.pool = pool
 
     def step(self, step: Step) -> StepOutput:
         model = self._open_model()
         packed = pack(step, self._info, 0 if self._pool is None else self._pool.n_cells)
         try:
-            logits = model(_on_device(step, packed)).astype(mx.float32)
+            logits = model(_on_device(step, packed, self._info.spec)).astype(mx.float32)
             mx.eval(logits, model.pool.arrays)
         except Exception as error:
             self._recover(error)
@@ -114,6 +122,11 @@ class MlxExecutor:
         raise ExecutionError(f"the mlx executor failed: {error}") from error
 
 
+def _memory_bytes() -> int:
+    """What the machine has; on Apple Silicon the device has the same."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def _load(folder: Path) -> PackedModel:
     try:
         model, _ = load_model(folder)
@@ -130,7 +143,7 @@ def _bound_memory() -> None:
         mx.set_wired_limit(int(mx.device_info()["max_recommended_working_set_size"]))
 
 
-def _on_device(step: Step, packed: PackedStep) -> PackedRows:
+def _on_device(step: Step, packed: PackedStep, spec: ModelSpec) -> PackedRows:
     groups, order = group_sequences(step)
     place = np.empty_like(order)
     place[order] = np.arange(len(order))
@@ -143,8 +156,22 @@ def _on_device(step: Step, packed: PackedStep) -> PackedRows:
         cells=_int32(packed.cells[order]),
         rows=_int32(rows),
         embedded=_int32(place[packed.embedded]),
-        embeddings=mx.array(packed.embeddings),
+        embeddings=mx.array(_before_norm(packed.embeddings, spec)),
     )
+
+
+def _before_norm(rows: NDArray[np.float32], spec: ModelSpec) -> NDArray[np.float32]:
+    """Rows [n, width] that the model's norm of embeddings turns into `rows`.
+
+    mlx-lm norms whatever its embedding gives, and a tower's rows have passed that norm. The
+    gain g solves g / sqrt(g² s + epsilon) = 1, where s is a row's mean square.
+    """
+    if not spec.embedding_norm or not len(rows):
+        return rows
+    square = np.square(rows, dtype=np.float64).mean(axis=1, keepdims=True)
+    gain = np.sqrt(spec.norm_eps / np.maximum(1 - square, _LEAST_GAP))
+    raw: NDArray[np.float32] = (rows * gain).astype(np.float32)
+    return raw
 
 
 def _int32(values: NDArray[np.integer]) -> mx.array:

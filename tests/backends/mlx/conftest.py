@@ -21,9 +21,9 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> Export:
     folder = tmp_path_factory.mktemp("mlx")
 
     @cache
-    def export_once(source: Path, mmproj: Path | None = None, dtype: str = "float32") -> Path:
+    def export_once(source: Path, mmproj: Path | None, dtype: str) -> Path:
         options = ExportConfig.model_validate({"mmproj": mmproj, "activation_dtype": dtype})
         target = folder / f"{source.stem}-{dtype}-{mmproj is not None}"
         return export_model(source, target, "mlx", options, lambda what, done: None).path
 
-    return export_once
+    return lambda source, mmproj=None, dtype="float32": export_once(source, mmproj, dtype)
