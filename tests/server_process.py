@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from anthropic import Anthropic, AsyncAnthropic
 from openai import AsyncOpenAI, OpenAI
 
 _RUN = """
@@ -55,6 +56,12 @@ class ServerProcess:
 
     def async_openai(self) -> AsyncOpenAI:
         return AsyncOpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0)
+
+    def anthropic(self, **options: Any) -> Anthropic:
+        return Anthropic(base_url=self.url, api_key="none", max_retries=0, **options)
+
+    def async_anthropic(self) -> AsyncAnthropic:
+        return AsyncAnthropic(base_url=self.url, api_key="none", max_retries=0)
 
     def stats(self) -> dict[str, Any]:
         with self.http() as http:
