@@ -74,18 +74,18 @@ def repack(blocks: Bytes, kind: GGMLQuantizationType) -> AffineRows:
     )
 
 
-def round_rows(rows: Floats) -> AffineRows:
-    """Float rows [rows, in], each group's range cut into 255 equal steps."""
+def round_rows(rows: Floats, stored: Callable[[Floats], Floats]) -> AffineRows:
+    """Float rows [rows, in], each group's range cut into 255 equal steps.
+
+    stored: what becomes of scales and biases where they are kept; the integers make up for it.
+    """
     groups = rows.reshape(len(rows), -1, GROUP)
-    lowest, highest = groups.min(axis=2), groups.max(axis=2)
-    scales = (highest - lowest) / np.float32(2**ROUNDED_BITS - 1)
-    steps = np.divide(
-        groups - lowest[..., None],
-        scales[..., None],
-        out=np.zeros_like(groups),
-        where=scales[..., None] != 0,
-    )
-    integers = np.rint(steps).astype(np.uint8).reshape(rows.shape)
+    most = np.float32(2**ROUNDED_BITS - 1)
+    lowest = stored(groups.min(axis=2))
+    scales = stored((groups.max(axis=2) - lowest) / most)
+    steps = groups - lowest[..., None]
+    np.divide(steps, scales[..., None], out=steps, where=scales[..., None] != 0)
+    integers = np.rint(steps).clip(0, most).astype(np.uint8).reshape(rows.shape)
     return AffineRows(ROUNDED_BITS, integers, scales, lowest)
 
 

@@ -14,7 +14,6 @@ from gguf import GGMLQuantizationType
 from numpy.typing import NDArray
 
 from astrai_cli.config import ExportConfig
-from astrai_cli.models.gguf import to_float32
 from astrai_cli.models.hf import CONFIG_NAME, INDEX_NAME, WEIGHTS_NAME
 from astrai_cli.models.source import ModelSource, VisionSource, open_source, open_vision
 from astrai_cli.models.spec import ModelSpec
@@ -23,7 +22,7 @@ from astrai_cli.models.vision_spec import POSITION_TABLE, vision_tensors
 from astrai_cli.models.weights import Weights
 from backends.artifact_vision import write_positions
 from backends.base import Progress
-from backends.mlx.affine import GROUP, AffineRows, bits_of, is_exact, repack, round_rows
+from backends.mlx.affine import GROUP, bits_of, is_exact, repack, round_rows
 from backends.mlx.architecture import MlxModel, MlxTensor, describe
 from backends.mlx.numbers import NUMBER_TYPES, NumberType
 from backends.mlx.shards import PlannedTensor, ShardWriter, shard_index, split_into_shards
@@ -38,7 +37,7 @@ Floats = NDArray[np.float32]
 
 @dataclass
 class _Tally:
-    """What became of the matrices of one stored type: squares, for a relative error."""
+    """What became of the matrices of one stored type: squares, where they were rounded."""
 
     bits: int
     tensors: int = 0
@@ -50,8 +49,10 @@ class _Tally:
         self.magnitude += float(np.square(expected, dtype=np.float64).sum())
 
     def as_dict(self) -> dict[str, Any]:
-        error = math.sqrt(self.difference / self.magnitude) if self.magnitude else 0.0
-        return {"bits": self.bits, "tensors": self.tensors, "relative_error": error}
+        told: dict[str, Any] = {"bits": self.bits, "tensors": self.tensors}
+        if self.magnitude:
+            told["relative_error"] = math.sqrt(self.difference / self.magnitude)
+        return told
 
 
 class WeightExporter:
@@ -139,22 +140,18 @@ class WeightExporter:
         self, writer: ShardWriter, tensor: MlxTensor, kind: GGMLQuantizationType, part: slice
     ) -> None:
         assert isinstance(self._weights, Weights)
-        blocks = self._weights.raw(tensor.source)[part]
-        rows = repack(blocks, kind) if is_exact(kind) else None
         tally = self._tallies.setdefault(kind.name, _Tally(bits_of(kind)))
         tally.tensors += part.start == 0
-        if rows is None:
+        if is_exact(kind):
+            rows = repack(self._weights.raw(tensor.source)[part], kind)
+        else:
             expected = self._weights.get_rows(tensor.source, np.arange(part.start, part.stop))
-            rows = round_rows(expected)
-        scales = self._numbers.encode(rows.scales, tensor.source)
-        biases = self._numbers.encode(rows.biases, tensor.source)
+            rows = round_rows(expected, self._numbers.rounded)
+            tally.add(rows.values(), expected)
         writer.write(tensor.name, part.start, rows.packed())
-        writer.write(f"{tensor.module}.scales", part.start, scales)
-        writer.write(f"{tensor.module}.biases", part.start, biases)
-        stored = AffineRows(
-            rows.bits, rows.integers, self._numbers.decode(scales), self._numbers.decode(biases)
-        )
-        tally.add(stored.values(), to_float32(blocks, kind))
+        for name, values in (("scales", rows.scales), ("biases", rows.biases)):
+            encoded = self._numbers.encode(values, tensor.source)
+            writer.write(f"{tensor.module}.{name}", part.start, encoded)
 
 
 def export_model(
@@ -163,7 +160,7 @@ def export_model(
     """Write the files of mlx-lm, and those of the vision tower, into the folder `target`.
 
     Returns what the manifest notes about them: the number type, and for each quantized type
-    of the source the bits its matrices have now, and their relative error.
+    of the source the bits its matrices have now, and what rounding cost them.
     Raises ModelFileError, InvalidInputError.
     """
     numbers = NUMBER_TYPES[options.activation_dtype]

@@ -27,14 +27,7 @@ class NumberType:
 
         Raises ModelFileError, naming `what`, for values the type has no finite number for.
         """
-        with np.errstate(over="ignore"):
-            match self.name:
-                case "float16":
-                    stored: NDArray[Any] = values.astype("<f2")
-                case "bfloat16":
-                    stored = _upper_halves(values)
-                case _:
-                    stored = values.astype("<f4")
+        stored = self._store(values)
         if not np.isfinite(self.decode(stored)).all():
             raise ModelFileError(
                 f"{what} holds values that are not finite in {self.name}; "
@@ -47,6 +40,20 @@ class NumberType:
         if self.name == "bfloat16":
             return (stored.astype(np.uint32) << 16).view(np.float32)
         return stored.astype(np.float32)
+
+    def rounded(self, values: Floats) -> Floats:
+        """The values as they are after they were stored."""
+        return self.decode(self._store(values))
+
+    def _store(self, values: Floats) -> NDArray[Any]:
+        with np.errstate(over="ignore"):
+            match self.name:
+                case "float16":
+                    return values.astype("<f2")
+                case "bfloat16":
+                    return _upper_halves(values)
+                case _:
+                    return values.astype("<f4")
 
 
 def _upper_halves(values: Floats) -> NDArray[np.uint16]:
