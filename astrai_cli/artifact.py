@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from astrai_cli.models.spec import ModelSpec
 from astrai_cli.models.tokenizer import SpecialTokens
 from astrai_cli.models.vision_spec import VisionSpec
 from backends.base import EXPORTED_VISION_PATCHES, Progress, get_backend, vision_patch_limit
+
+log = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
 MANIFEST_NAME = "astrai.json"
@@ -234,6 +237,12 @@ def export_model(
     Raises ModelFileError, ArtifactError, BackendUnavailableError.
     """
     backend = get_backend(backend_name)
+    if options.max_seq_len is not None:
+        log.warning(
+            "--max-seq-len %d is ignored: an export has the model's own context, and "
+            "--max-context bounds it when it runs",
+            options.max_seq_len,
+        )
     with create_artifact(target, overwrite=overwrite) as folder:
         progress("reading the model file", 0.0)
         with open_source(source) as model, open_vision(model, options.mmproj) as tower:
@@ -256,7 +265,7 @@ def export_model(
             special_tokens=special_tokens,
             source=Source(name=source.name, sha256=digest),
             vision=vision,
-            export_options=options.model_dump(mode="json"),
+            export_options=options.model_dump(mode="json", exclude={"max_seq_len"}),
             details=dict(details or {}),
             files=_describe_files(folder),
             versions=producing_versions(),

@@ -47,7 +47,9 @@ def _shared_export(export: ExportConfig) -> ExportConfig:
     patches = export.max_vision_patches
     if patches is not None and patches <= EXPORTED_VISION_PATCHES:
         patches = None
-    return export.model_copy(update={"max_prefill_chunk": chunk, "max_vision_patches": patches})
+    return export.model_copy(
+        update={"max_prefill_chunk": chunk, "max_vision_patches": patches, "max_seq_len": None}
+    )
 
 
 def open_engine(

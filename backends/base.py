@@ -8,6 +8,8 @@ together.
 
 from __future__ import annotations
 
+import platform
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
@@ -201,6 +203,12 @@ ENTRY_POINT_GROUP = "astrai.backends"
 
 def backend_names() -> list[str]:
     return sorted({entry.name for entry in entry_points(group=ENTRY_POINT_GROUP)})
+
+
+def default_backend() -> str:
+    """The best one for this machine, whether or not its packages are installed."""
+    is_apple_silicon = sys.platform == "darwin" and platform.machine() == "arm64"
+    return "mlx" if is_apple_silicon else "cpu"
 
 
 def get_backend(name: str) -> Backend:

@@ -10,10 +10,9 @@ from astrai_cli.settings import Settings
 @with_settings("backend")
 def build(*, settings: Settings) -> None:
     """Compile what a backend needs on this machine and print the file made."""
-    from astrai_cli.models.resolve import DEFAULT_BACKEND
-    from backends.base import get_backend
+    from backends.base import default_backend, get_backend
 
-    backend = get_backend(settings.config.model.backend or DEFAULT_BACKEND)
+    backend = get_backend(settings.config.model.backend or default_backend())
     with show_progress() as progress:
         made = backend.build(progress)
     if made is not None:

@@ -40,13 +40,14 @@ def export(
 ) -> None:
     """Export a model file as an artifact and print the artifact's path."""
     from astrai_cli.artifact import export_model
-    from astrai_cli.models.resolve import DEFAULT_BACKEND, resolve_model_file
+    from astrai_cli.models.resolve import resolve_model_file
     from astrai_cli.models.source import model_name
+    from backends.base import default_backend
 
     if [model, gguf, hf].count(None) != 2:
         raise InvalidInputError("export takes one of MODEL, --gguf FILE and --hf FOLDER")
     config = settings.config
-    backend = config.model.backend or DEFAULT_BACKEND
+    backend = config.model.backend or default_backend()
     with show_progress() as progress:
         named = str(model or gguf or hf)
         source = gguf or resolve_model_file(named, config.model.cache_dir, progress)

@@ -66,6 +66,13 @@ class ExportConfig(_StepBound, _Vision):
         description="Number type the mlx backend computes in and stores keys and values in; "
         "other backends have one of their own.",
     )
+    max_seq_len: int | None = Field(
+        None,
+        ge=1,
+        le=INT32_MAX,
+        description="Ignored with a warning, for scripts that give it: an export always has the "
+        "model's own context, and max_context bounds it when it runs.",
+    )
 
 
 class LimitsConfig(_StepBound, _Vision):

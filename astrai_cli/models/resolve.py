@@ -19,9 +19,8 @@ from astrai_cli.files import file_lock, sha256_of
 from astrai_cli.models.hf import CONFIG_NAME, is_hf_folder
 from astrai_cli.models.pull import ALIASES, HUB_PREFIX, pull
 from astrai_cli.models.source import model_name, open_source, open_vision
-from backends.base import Progress
+from backends.base import Progress, default_backend
 
-DEFAULT_BACKEND = "cpu"
 KEY_DIGITS = 16
 
 
@@ -66,7 +65,7 @@ def resolve_artifact(
             )
         return artifact
     source = resolve_model_file(model, cache_dir, progress)
-    return _export_once(source, cache_dir, backend or DEFAULT_BACKEND, options, progress)
+    return _export_once(source, cache_dir, backend or default_backend(), options, progress)
 
 
 def _export_once(
