@@ -26,7 +26,7 @@ WALK = SchemaWalk(
         "value": 2,
     }
 )
-DOCS = Path(__file__).parents[3] / "docs" / "requests.md"
+DOCS = Path(__file__).parents[3] / "docs" / "anthropic.md"
 
 PLAIN = {"messages": [{"role": "user", "content": "hi"}]}
 PROMPT = {
@@ -78,7 +78,7 @@ KINDS: dict[str, tuple[Any, type[BaseModel], set[str]]] = {
 def harmless() -> set[str]:
     """The documented fields."""
     section = DOCS.read_text("utf-8").partition("\n## Harmless fields\n")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| (`.*?) \| messages \|", section, re.MULTILINE)
+    rows = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
     return {name for names in rows for name in names.split("`")[1::2]}
 
 
