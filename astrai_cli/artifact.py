@@ -265,7 +265,7 @@ def export_model(
             special_tokens=special_tokens,
             source=Source(name=source.name, sha256=digest),
             vision=vision,
-            export_options=options.model_dump(mode="json", exclude={"max_seq_len"}),
+            export_options=options.model_dump(mode="json"),
             details=dict(details or {}),
             files=_describe_files(folder),
             versions=producing_versions(),

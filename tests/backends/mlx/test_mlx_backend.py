@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tiny_models import tiny_gguf
 
-from astrai_cli.artifact import Artifact, export_model
+from astrai_cli.artifact import export_model
 from astrai_cli.config import ExportConfig
 from backends.base import default_backend, get_backend
 
@@ -60,4 +60,3 @@ def test_a_sequence_length_is_ignored_aloud(
     options = ExportConfig(max_seq_len=64)
     artifact = export_model(source, tmp_path / "b", "mlx", options, lambda what, done: None)
     assert artifact.manifest.limits.max_context == 300
-    assert "max_seq_len" not in Artifact.open(tmp_path / "b").manifest.export_options
