@@ -150,18 +150,23 @@ function callCard(call, result) {
     element("span", { className: "visually-hidden" }, "Tool call:"),
     element("code", {}, call.name),
   );
-  const card = element("section", { className: "call" }, head, scrolling(prettyJson(call.arguments)));
+  const given = scrolling(prettyJson(call.arguments), `Arguments of ${call.name}`);
+  const card = element("section", { className: "call" }, head, given);
+  const label = `Result of ${call.name}`;
   if (result !== undefined) {
-    card.append(element("div", { className: "call-label" }, "Result"), scrolling(result));
+    const heading = element("div", { className: "call-label", "aria-hidden": "true" }, "Result");
+    card.append(heading, scrolling(result, label));
     return { card, field: null };
   }
   const field = element("textarea", { name: call.id, rows: 2, placeholder: "What the tool says" });
-  const label = `Result of ${call.name}`;
   card.append(element("label", { className: "call-label" }, label, field));
   return { card, field };
 }
 
-const scrolling = (text) => element("pre", { tabIndex: 0, className: "call-text" }, text);
+function scrolling(text, label) {
+  const box = { className: "call-text", tabIndex: 0, role: "region", "aria-label": label };
+  return element("pre", box, text);
+}
 
 function prettyJson(text) {
   try {

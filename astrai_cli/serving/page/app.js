@@ -278,7 +278,7 @@ class App {
       await this.#refresh();
       announce(`${conversations.length} conversations were added.`);
     } catch (error) {
-      this.#complain(`Nothing more was imported: ${error.message}.`);
+      this.#complain(`Nothing was imported: ${error.message}.`);
     }
   }
 
