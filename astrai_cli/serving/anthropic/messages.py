@@ -57,7 +57,7 @@ def chat_messages(body: ConversationBody) -> list[ChatMessage]:
             param="messages",
         )
     messages = list(_system(body.system)) + _Translation(body).messages
-    return _clear_thinking(messages, body.n_thinking_turns)
+    return _clear_thinking(_merge_turns(messages), body.n_thinking_turns)
 
 
 class _Translation:
@@ -81,7 +81,8 @@ class _Translation:
         runs = groupby(blocks, lambda pair: isinstance(pair[1], ToolResultBlock))
         for are_results, run in runs:
             if not are_results:
-                self._add(ChatMessage(role="user", content=_parts([block for _, block in run])))
+                content = _joined_parts([_part(block) for _, block in run])
+                self.messages.append(ChatMessage(role="user", content=content))
                 continue
             for place, block in run:
                 assert isinstance(block, ToolResultBlock)
@@ -106,7 +107,7 @@ class _Translation:
         ]
         calls = [_call(block) for block in _of(message.content, ToolUseBlock)]
         self._called |= {call.id for call in calls}
-        self._add(
+        self.messages.append(
             ChatMessage(
                 role="assistant",
                 content=_text("".join(block.text for block in _of(message.content, TextBlock))),
@@ -115,35 +116,36 @@ class _Translation:
             )
         )
 
-    def _add(self, message: ChatMessage) -> None:
-        """Add a turn, or go on with the one before."""
-        before = self.messages[-1] if self.messages else None
-        if before is None or before.role != message.role or before.tool_calls:
-            self.messages.append(message)
+
+def _merge_turns(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+    """Turns of one role in a row as one; an answer with calls is its turn's last."""
+    turns: list[list[ChatMessage]] = []
+    for message in messages:
+        if turns and _goes_on(turns[-1][-1], message):
+            turns[-1].append(message)
         else:
-            self.messages[-1] = _merged(before, message)
+            turns.append([message])
+    return [turn[0] if len(turn) == 1 else _merged(turn) for turn in turns]
 
 
-def _merged(first: ChatMessage, second: ChatMessage) -> ChatMessage:
-    """Two turns of one role as one."""
-    thoughts = [each.reasoning_content for each in (first, second) if each.reasoning_content]
+def _goes_on(before: ChatMessage, message: ChatMessage) -> bool:
+    of_one = before.role == message.role and message.role in {"user", "assistant"}
+    return of_one and not before.tool_calls
+
+
+def _merged(turn: Sequence[ChatMessage]) -> ChatMessage:
+    thoughts = [each.reasoning_content for each in turn if each.reasoning_content]
     return ChatMessage(
-        role=first.role,
-        content=_joined_parts([*first.content, *second.content]),
+        role=turn[0].role,
+        content=_joined_parts([part for each in turn for part in each.content]),
         reasoning_content="\n".join(thoughts) or None,
-        tool_calls=second.tool_calls,
+        tool_calls=turn[-1].tool_calls,
     )
 
 
 def _system(blocks: Sequence[TextBlock]) -> Iterator[ChatMessage]:
     if text := _joined(blocks):
         yield ChatMessage(role="system", content=_text(text))
-
-
-def _parts(blocks: Sequence[UserBlock]) -> list[Part]:
-    return _joined_parts(
-        [_image(block) if isinstance(block, ImageBlock) else _text_part(block) for block in blocks]
-    )
 
 
 def _joined_parts(parts: Sequence[Part]) -> list[Part]:
@@ -165,7 +167,9 @@ def _text(text: str) -> list[Part]:
     return [TextPart(type="text", text=text)] if text else []
 
 
-def _text_part(block: UserBlock) -> TextPart:
+def _part(block: UserBlock) -> Part:
+    if isinstance(block, ImageBlock):
+        return _image(block)
     assert isinstance(block, TextBlock)
     return TextPart(type="text", text=block.text)
 
