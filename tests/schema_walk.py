@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections.abc
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Literal, NamedTuple, NotRequired, Required, Union, get_args, get_origin
 
 from typing_extensions import get_type_hints, is_typeddict
@@ -18,10 +18,15 @@ class Variant(NamedTuple):
 
 
 class SchemaWalk:
-    """Walks types made of TypedDicts. samples: values of fields whose type tells too little."""
+    """Walks types made of TypedDicts.
 
-    def __init__(self, samples: Mapping[str, Any]) -> None:
+    samples: values of fields whose type tells too little. always: fields that the plainest
+    objects have, required or not.
+    """
+
+    def __init__(self, samples: Mapping[str, Any], always: Collection[str] = ()) -> None:
         self._samples = samples
+        self._always = always
 
     def variants(self, kind: Any, name: str = "") -> Iterator[Variant]:
         """Each value of a type: the plainest first, then those with one part changed."""
@@ -57,7 +62,7 @@ class SchemaWalk:
         plain = {
             key: self.plainest(field, key)
             for key, field in fields.items()
-            if get_origin(field) is Required
+            if get_origin(field) is Required or key in self._always
         }
         yield Variant((), plain)
         for key, field in fields.items():

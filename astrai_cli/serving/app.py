@@ -25,6 +25,7 @@ from astrai_cli.serving.openai import OpenAIResponseBuilder
 from astrai_cli.serving.page import ChatPage
 from astrai_cli.serving.prometheus import CONTENT_TYPE
 from astrai_cli.serving.protocol import ProtocolHandler
+from astrai_cli.serving.responses.builder import ResponsesBuilder
 from astrai_cli.serving.sessions import SessionEndpoints
 from astrai_cli.worker.client import WorkerState
 
@@ -38,6 +39,7 @@ def create_app(engine: ServingEngine, access: Access) -> ASGIApp:
             Route("/", ChatPage().get),
             Route("/v1/chat/completions", endpoints.chat_completions, methods=["POST"]),
             Route("/v1/completions", endpoints.completions, methods=["POST"]),
+            Route("/v1/responses", endpoints.responses, methods=["POST"]),
             Route("/v1/messages", endpoints.messages, methods=["POST"]),
             Route("/v1/messages/count_tokens", TokenCounter(engine).answer, methods=["POST"]),
             Route("/v1/models", endpoints.models),
@@ -71,6 +73,9 @@ class _Endpoints:
         return await ProtocolHandler(
             request, self._engine, CompletionResponseBuilder(self._engine.api_dialect)
         ).handle()
+
+    async def responses(self, request: Request) -> Response:
+        return await ProtocolHandler(request, self._engine, ResponsesBuilder()).handle()
 
     async def messages(self, request: Request) -> Response:
         return await ProtocolHandler(request, self._engine, AnthropicResponseBuilder()).handle()

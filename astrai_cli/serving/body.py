@@ -19,6 +19,8 @@ UNSUPPORTED = "unsupported_parameter"
 KINDS = {
     *("user", "assistant", "system"),
     "ids",
+    *("message", "reasoning", "function_call", "function_call_output"),
+    *("input_text", "output_text", "input_image"),
     *("text", "image_url", "image", "thinking", "redacted_thinking", "tool_use", "tool_result"),
 }
 """What objects in one list of a body are told apart by: roles, and types of content."""

@@ -18,7 +18,7 @@ MAX_MESSAGES = 2**14
 MAX_PARTS = 1024
 
 
-def _check_url(url: str) -> str:
+def check_image_url(url: str) -> str:
     if _DATA_URL.match(url) is None:
         raise PydanticCustomError(
             UNSUPPORTED, "only inline JPEG and PNG images are supported: data:image/png;base64,…"
@@ -57,7 +57,7 @@ class TextPart(CacheablePart):
 class ImageUrl(Body):
     """An image as a data URL."""
 
-    url: Annotated[str, AfterValidator(_check_url)]
+    url: Annotated[str, AfterValidator(check_image_url)]
 
 
 class ImagePart(CacheablePart):

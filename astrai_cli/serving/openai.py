@@ -112,17 +112,26 @@ class OpenAIResponseBuilder(OpenAIBuilder[ChatCompletionRequest]):
         ]
 
     def _message(self, ctx: ResponseContext, choice: Choice) -> dict[str, Any]:
-        message: dict[str, Any] = {"role": "assistant", "content": choice.content}
-        if choice.reasoning and ctx.shows_reasoning:
-            message |= self._reasoning(choice.reasoning)
-        if choice.calls:
-            message |= {"content": choice.content or None, "tool_calls": _calls(choice)}
+        message = answer_message(choice)
+        reasoning = message.pop("reasoning_content", None)
+        if reasoning is not None and ctx.shows_reasoning:
+            message |= self._reasoning(reasoning)
         return message
 
     def _reasoning(self, text: str) -> dict[str, str]:
         if self._dialect == "openrouter":
             return {"reasoning_content": text, "reasoning": text}
         return {"reasoning_content": text}
+
+
+def answer_message(choice: Choice) -> dict[str, Any]:
+    """A finished choice as a message, with all there is in it."""
+    message: dict[str, Any] = {"role": "assistant", "content": choice.content}
+    if choice.reasoning:
+        message["reasoning_content"] = choice.reasoning
+    if choice.calls:
+        message |= {"content": choice.content or None, "tool_calls": _calls(choice)}
+    return message
 
 
 def _calls(choice: Choice) -> list[dict[str, Any]]:

@@ -1,0 +1,1 @@
+"""OpenAI's responses: `/v1/responses`, without anything kept between requests."""
