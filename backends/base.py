@@ -43,6 +43,22 @@ class EmbeddingSpan:
 
 
 @dataclass(frozen=True, slots=True)
+class Draw:
+    """How an executor draws the token behind a sequence's last row, where it does so itself.
+
+    By the order and the rules of `engine.sampling`: at temperature 0 the largest logit;
+    otherwise temperature, top_k (1 … the executor's max_top_k), top_p, min_p, softmax, and
+    the first token by id whose cumulative weight exceeds `uniform` times the total.
+    """
+
+    temperature: float
+    top_k: int = 1
+    top_p: float = 1.0
+    min_p: float = 0.0
+    uniform: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class SequenceStep:
     """One sequence's share of a packed step.
 
@@ -53,6 +69,8 @@ class SequenceStep:
     logit_rows: how many of the last rows' logits are wanted, 0 … n.
     embeddings: in the order of their offsets, without overlap, inside the n tokens; none
         where the executor has no vision tower.
+    draw: gives the last row's token in place of its logits, which are then the one row
+        wanted; None where the executor has no max_top_k.
     """
 
     tokens: NDArray[np.int32]
@@ -60,6 +78,7 @@ class SequenceStep:
     pages: NDArray[np.int32]
     logit_rows: int = 1
     embeddings: tuple[EmbeddingSpan, ...] = ()
+    draw: Draw | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +95,15 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """logits: float32 [sum of logit_rows, vocabulary], in the order of the sequences.
+    """What the sequences wanted, in their order.
 
-    The array may be the executor's own buffer: it is valid until the next step.
+    logits: float32 [sum of logit_rows, vocabulary], without those of draws. The array may be
+    the executor's own buffer: it is valid until the next step. tokens: one id for each draw,
+    below 0 where its logits hold NaN or have no finite maximum.
     """
 
     logits: NDArray[np.float32]
+    tokens: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +111,8 @@ class ExecutorInfo:
     """What an open executor is and the bounds of a step.
 
     vision: the tower behind `encode_image`, None where there is none; max_vision_patches:
-    the most patches an image may have.
+    the most patches an image may have. max_top_k: of a `Draw`; 0 where the executor draws
+    no tokens.
     """
 
     spec: ModelSpec
@@ -100,6 +123,7 @@ class ExecutorInfo:
     details: dict[str, Any] = field(default_factory=dict)
     vision: VisionSpec | None = None
     max_vision_patches: int = 0
+    max_top_k: int = 0
 
 
 @runtime_checkable

@@ -119,6 +119,12 @@ def _check_sequence(index: int, sequence: SequenceStep, page_size: int, info: Ex
         raise InvalidInputError(
             f"sequence {index} wants {sequence.logit_rows} rows of logits of its {count} tokens"
         )
+    draw = sequence.draw
+    if draw is not None and not (sequence.logit_rows == 1 and draw.top_k <= info.max_top_k):
+        raise InvalidInputError(
+            f"sequence {index} draws from {sequence.logit_rows} rows with top_k {draw.top_k}; "
+            f"it must be 1 row and at most {info.max_top_k}"
+        )
     needed = -(-end // page_size)
     if len(sequence.pages) < needed:
         raise InvalidInputError(

@@ -14,13 +14,14 @@ from astrai_cli.config import LimitsConfig
 from astrai_cli.engine.cache import KVCache
 from astrai_cli.engine.cache.sizing import make_cache
 from astrai_cli.engine.detokenize import TokenBytes
+from astrai_cli.engine.generation import GenerationTask, ScoringTask
 from astrai_cli.engine.limits import EngineLimits
 from astrai_cli.engine.prompts import ImageSource, PromptPreparer
 from astrai_cli.engine.request import Event, Finish, GenerationRequest, Piece, SamplingParams
 from astrai_cli.engine.result import Completion, GenerateResult
 from astrai_cli.engine.scheduler import InferenceScheduler
 from astrai_cli.engine.sessions import Turn
-from astrai_cli.engine.task import GenerationTask, ScoringTask, Sink, Task
+from astrai_cli.engine.task import Sink, Task
 from astrai_cli.errors import InvalidInputError, RequestCancelledError
 from astrai_cli.models.text import TextModel
 from backends.base import Executor, ExecutorInfo

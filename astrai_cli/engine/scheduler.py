@@ -263,10 +263,11 @@ class InferenceScheduler:
         n_decoded = sum(task.state is TaskState.DECODING for task, _ in shares)
         try:
             self._encode_images(shares)
-            sequences = [task.share(n, self._cache.view(task.id)) for task, n in shares]
+            max_top_k = self._executor.info.max_top_k
+            sequences = [task.share(n, self._cache.view(task.id), max_top_k) for task, n in shares]
             step = Step(sequences, self._cache.page_size)
             started = time.perf_counter()
-            logits = self._executor.step(step).logits
+            output = self._executor.step(step)
         except Exception as error:
             logger.exception("a step of %d sequences failed", len(shares))
             for task, _ in shares:
@@ -274,12 +275,14 @@ class InferenceScheduler:
             return
         seconds = time.perf_counter() - started
         self._stats.record_step(seconds, step.n_tokens - n_decoded, n_decoded)
-        row = 0
+        row, drawn = 0, iter(output.tokens)
         for (task, n), sequence in zip(shares, sequences, strict=True):
-            rows = logits[row : row + sequence.logit_rows]
-            row += sequence.logit_rows
+            token = None if sequence.draw is None else next(drawn)
+            n_rows = sequence.logit_rows if token is None else 0
+            rows = output.logits[row : row + n_rows]
+            row += n_rows
             try:
-                task.advance(n, rows)
+                task.advance(n, rows, token)
             except Exception as error:
                 logger.exception("task %d failed", task.id)
                 task.end("error", _as_execution_error(error))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from enum import Enum, auto
 from math import inf
 
@@ -15,29 +13,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from astrai_cli.engine.cache.base import Identity, KVCacheView
-from astrai_cli.engine.detokenize import Detokenizer, TokenBytes
 from astrai_cli.engine.images import PromptImage
 from astrai_cli.engine.prompts import PreparedPrompt
 from astrai_cli.engine.request import (
     Event,
     Finish,
     FinishReason,
-    GenerationRequest,
-    Piece,
-    TokenLogprob,
     Usage,
 )
-from astrai_cli.engine.sampling import (
-    MAX_SEED,
-    SamplingPipeline,
-    check_logprobs,
-    choice_seed,
-    token_logprob,
-)
 from astrai_cli.engine.sessions import Session, Turn
-from astrai_cli.engine.stops import StopMatcher
-from astrai_cli.errors import AstraiError, DeadlineExceededError, OverloadedError
-from backends.base import SequenceStep
+from astrai_cli.errors import (
+    AstraiError,
+    DeadlineExceededError,
+    OverloadedError,
+)
+from backends.base import Draw, SequenceStep
 
 Sink = Callable[[Event], None]
 """Takes a request's events, on the engine thread; it must not block."""
@@ -167,8 +157,8 @@ class Task(ABC):
         image = self._image
         return image if image is not None and image.is_in(self.n_computed, n) else None
 
-    def share(self, n: int, view: KVCacheView) -> SequenceStep:
-        """The next n pending tokens, as this task's share of a step."""
+    def share(self, n: int, view: KVCacheView, max_top_k: int) -> SequenceStep:
+        """The next n pending tokens, as this task's share of a step; max_top_k: the executor's."""
         start = self.n_computed
         return SequenceStep(
             self.history[start : start + n],
@@ -176,6 +166,7 @@ class Task(ABC):
             view.pages,
             self._logit_rows(n),
             () if self._image is None else self._image.spans(start, n),
+            self._draw(max_top_k) if self._logit_rows(n) else None,
         )
 
     def append(self, token_id: int) -> None:
@@ -184,14 +175,15 @@ class Task(ABC):
         self.n_known += 1
         self.state = TaskState.DECODING
 
-    def advance(self, n: int, logits: NDArray[np.float32]) -> None:
+    def advance(self, n: int, logits: NDArray[np.float32], drawn: int | None = None) -> None:
         """Take note that n tokens were run and gave these logits [asked for, vocabulary].
 
-        Raises whatever the sink does, and ExecutionError where the logits are unusable.
+        drawn: the token that the executor drew instead. Raises whatever the sink does, and
+        ExecutionError where the logits are unusable.
         """
         self.n_computed += n
-        if len(logits):
-            self._accept(logits)
+        if drawn is not None or len(logits):
+            self._accept(logits, drawn)
 
     def end(self, reason: FinishReason, error: AstraiError | None = None) -> None:
         """Finish; what ended a task first is what counts."""
@@ -219,129 +211,14 @@ class Task(ABC):
         """Send the sink its Finish."""
         self._sink(self.finish())
 
+    def _draw(self, max_top_k: int) -> Draw | None:
+        """How the executor may draw the next token; None where its logits are wanted."""
+        return None
+
     @abstractmethod
     def _logit_rows(self, n: int) -> int:
         """How many of the next n tokens' logits this task wants, the last ones."""
 
     @abstractmethod
-    def _accept(self, logits: NDArray[np.float32]) -> None:
-        """Use the logits that were wanted."""
-
-
-class GenerationTask(Task):
-    """Continues a prompt, one drawn token at a time."""
-
-    def __init__(
-        self,
-        request: GenerationRequest,
-        prompt: PreparedPrompt,
-        n_tokens_max: int,
-        sink: Sink,
-        *,
-        end_ids: Collection[int],
-        token_bytes: TokenBytes,
-        choice: int = 0,
-    ) -> None:
-        """prompt: the request's. choice: the number of this answer among those of the request.
-
-        Raises InvalidInputError for sampling parameters or stops out of bounds.
-        """
-        super().__init__(
-            prompt,
-            n_tokens_max,
-            sink,
-            session_id=request.session_id,
-            timeout=request.timeout,
-        )
-        check_logprobs(request.logprobs)
-        seed = request.sampling.seed
-        self._pipeline = SamplingPipeline.from_params(
-            request.sampling,
-            secrets.randbelow(MAX_SEED) if seed is None else choice_seed(seed, choice),
-            request.prompt,
-        )
-        self._n_logprobs = request.logprobs
-        self._end_ids = frozenset(request.stop_token_ids)
-        if not request.ignore_eos:
-            self._end_ids |= frozenset(end_ids)
-        self._token_bytes = token_bytes
-        self._detokenizer = Detokenizer(token_bytes, write_special=request.write_special)
-        self._stops = StopMatcher(request.stop)
-        self._end_text = ""
-        self._rest = ""
-
-    @property
-    def n_reusable(self) -> int:
-        """All but the last token, whose logits are wanted."""
-        return self.n_known - 1
-
-    def end(self, reason: FinishReason, error: AstraiError | None = None) -> None:
-        if self.state is not TaskState.FINISHED:
-            rest = self._stops.feed(self._detokenizer.flush())
-            self._rest = rest + self._stops.flush(self._end_text)
-        super().end(reason, error)
-
-    def turn(self) -> Turn | None:
-        if self._reason not in {"stop", "length"}:
-            return None
-        return Turn(self.identity.copy(), self.n_prompt)
-
-    def finish(self) -> Finish:
-        return dataclasses.replace(super().finish(), matched_stop=self._stops.matched)
-
-    def deliver(self) -> None:
-        """Send what text is still held back, then the Finish."""
-        if self._rest:
-            self._sink(Piece(self._rest, ()))
-        super().deliver()
-
-    def _logit_rows(self, n: int) -> int:
-        return int(n == self.n_pending)
-
-    def _accept(self, logits: NDArray[np.float32]) -> None:
-        token_id = self._pipeline.sample(logits[-1], self.n_known - self.n_prompt)
-        self.append(token_id)
-        if token_id in self._end_ids:
-            self._end_text = self._token_bytes.named(token_id).decode(errors="replace")
-            self.end("stop")
-            self._send("", token_id)
-            return
-        text = self._stops.feed(self._detokenizer.feed(token_id))
-        if self._stops.matched is not None:
-            self.end("stop")
-        elif self.n_known == self.n_tokens_max:
-            self.end("length")
-        self._send(text, token_id, self._logprobs(logits[-1], token_id))
-
-    def _send(self, text: str, token_id: int, logprobs: tuple[TokenLogprob, ...] = ()) -> None:
-        is_first = self.n_known == self.n_prompt + 1
-        prompt = Usage(self.n_prompt, 0, self.n_reused) if is_first else None
-        self._sink(Piece(text, (token_id,), logprobs, prompt))
-
-    def _logprobs(self, logits: NDArray[np.float32], token_id: int) -> tuple[TokenLogprob, ...]:
-        if self._n_logprobs is None:
-            return ()
-        return (token_logprob(logits, token_id, self._n_logprobs),)
-
-
-class ScoringTask(Task):
-    """Runs a sequence and keeps all its logits: float32 [tokens, vocabulary]."""
-
-    def __init__(self, prompt: PreparedPrompt, vocab_size: int, sink: Sink) -> None:
-        super().__init__(prompt, len(prompt), sink)
-        self.logits: NDArray[np.float32] = np.empty((len(prompt), vocab_size), np.float32)
-        self._n_scored = 0
-
-    @property
-    def n_reusable(self) -> int:
-        """Those whose logits are known, when it was preempted."""
-        return self._n_scored
-
-    def _logit_rows(self, n: int) -> int:
-        return n
-
-    def _accept(self, logits: NDArray[np.float32]) -> None:
-        self.logits[self.n_computed - len(logits) : self.n_computed] = logits
-        self._n_scored = max(self._n_scored, self.n_computed)
-        if not self.n_pending:
-            self.end("length")
+    def _accept(self, logits: NDArray[np.float32], drawn: int | None) -> None:
+        """Use the logits that were wanted, or the token that was drawn from them."""

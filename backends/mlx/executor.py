@@ -18,6 +18,7 @@ from backends.artifact_vision import check_tower, max_patches
 from backends.base import ExecutorInfo, Step, StepOutput, context_limit
 from backends.mlx.cells import CellPool, group_sequences
 from backends.mlx.packed import PackedModel, PackedRows
+from backends.mlx.sampling import MAX_TOP_K, draw_tokens
 from backends.mlx.vision import VisionEncoder
 from backends.packing import PackedStep, check_image, pack
 
@@ -55,6 +56,7 @@ class MlxExecutor:
             },
             vision=None if vision is None else vision.spec,
             max_vision_patches=max_patches(artifact, limits),
+            max_top_k=MAX_TOP_K,
         )
 
     @property
@@ -83,12 +85,16 @@ class MlxExecutor:
     def step(self, step: Step) -> StepOutput:
         model = self._open_model()
         packed = pack(step, self._info, 0 if self._pool is None else self._pool.n_cells)
+        drawn, others = _split_rows(step)
+        draws = [each.draw for each in step.sequences if each.draw is not None]
         try:
-            logits = model(_on_device(step, packed, self._info.spec)).astype(mx.float32)
-            mx.eval(logits, model.pool.arrays)
+            rows = model(_on_device(step, packed, self._info.spec)).astype(mx.float32)
+            tokens = draw_tokens(rows[drawn], draws) if draws else mx.zeros(0, mx.int32)
+            logits = rows[others]
+            mx.eval(logits, tokens, model.pool.arrays)
         except Exception as error:
             self._recover(error)
-        return StepOutput(np.asarray(logits)[: len(packed.rows)])
+        return StepOutput(np.asarray(logits), np.asarray(tokens).tolist())
 
     def encode_image(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         check_image(pixels, self._info)
@@ -141,6 +147,18 @@ def _bound_memory() -> None:
     mx.set_cache_limit(_FREE_BUFFER_BYTES)
     if mx.metal.is_available():
         mx.set_wired_limit(int(mx.device_info()["max_recommended_working_set_size"]))
+
+
+def _split_rows(step: Step) -> tuple[mx.array, mx.array]:
+    """Of the rows of logits those that draws take, and the others: int32 each."""
+    drawn: list[int] = []
+    others: list[int] = []
+    row = 0
+    for each in step.sequences:
+        rows = range(row, row + each.logit_rows)
+        (others if each.draw is None else drawn).extend(rows)
+        row = rows.stop
+    return mx.array(drawn, mx.int32), mx.array(others, mx.int32)
 
 
 def _on_device(step: Step, packed: PackedStep, spec: ModelSpec) -> PackedRows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from math import isfinite
 
@@ -27,6 +28,7 @@ from astrai_cli.engine.sampling.penalties import (
 )
 from astrai_cli.engine.sampling.random import uniform
 from astrai_cli.errors import ExecutionError
+from backends.base import Draw
 
 _BLOCK = 256
 # Below this, quotients leave float32, and nothing but the likeliest token could be drawn.
@@ -43,12 +45,18 @@ class SamplingPipeline:
         seed: int,
         *,
         greedy: bool = False,
+        draw: Draw | None = None,
     ) -> None:
-        """greedy: take the largest logit instead of narrowing and drawing."""
+        """greedy: take the largest logit instead of narrowing and drawing.
+
+        draw: what an executor would do that draws by itself, but for `uniform`; None where
+        none can.
+        """
         self._logit_strategies = tuple(logit_strategies)
         self._strategies = tuple(strategies)
         self._seed = seed
         self._greedy = greedy
+        self._draw_there = draw
 
     @classmethod
     def from_params(
@@ -61,7 +69,19 @@ class SamplingPipeline:
         check_sampling(params)
         greedy = params.temperature < _GREEDY_BELOW
         strategies = () if greedy else tuple(_strategies(params))
-        return cls(_logit_strategies(params, prompt), strategies, seed, greedy=greedy)
+        logit_strategies = _logit_strategies(params, prompt)
+        draw = None if logit_strategies else _draw_of(params, greedy)
+        return cls(logit_strategies, strategies, seed, greedy=greedy, draw=draw)
+
+    def draw(self, index: int, max_top_k: int) -> Draw | None:
+        """How an executor may draw the answer's token number `index`; None where it cannot.
+
+        max_top_k: the executor's.
+        """
+        draw = self._draw_there
+        if draw is None or draw.top_k > max_top_k:
+            return None
+        return replace(draw, uniform=uniform(self._seed, index))
 
     def sample(self, logits: NDArray[np.float32], index: int) -> int:
         """The id of the answer's token number `index`, drawn from logits [vocabulary].
@@ -102,6 +122,15 @@ def sample(
 ) -> int:
     """Draw once from logits [vocabulary]; see SamplingPipeline.sample."""
     return SamplingPipeline.from_params(params, seed).sample(logits, index)
+
+
+def _draw_of(params: SamplingParams, greedy: bool) -> Draw | None:
+    """Executors draw from some of the likeliest, never from a whole vocabulary."""
+    if greedy:
+        return Draw(0.0)
+    if not params.top_k:
+        return None
+    return Draw(params.temperature, params.top_k, params.top_p, params.min_p)
 
 
 def _logit_strategies(params: SamplingParams, prompt: Sequence[int]) -> list[BaseLogitStrategy]:
