@@ -129,7 +129,8 @@ class ChatMessage(Body):
         if not isinstance(value, dict) or value.get("reasoning") is None:
             return value
         other = {key: each for key, each in value.items() if key != "reasoning"}
-        if other.get("reasoning_content") not in {None, value["reasoning"]}:
+        again = other.get("reasoning_content")
+        if again is not None and again != value["reasoning"]:
             raise PydanticCustomError(
                 "invalid_value", "reasoning and reasoning_content contradict each other"
             )
@@ -140,7 +141,7 @@ class ChatMessage(Body):
         is_assistant = self.role == "assistant"
         says_otherwise = is_assistant and (self.tool_calls or self.reasoning_content)
         if "content" not in self.model_fields_set and not says_otherwise:
-            raise PydanticCustomError("missing", "content is required")
+            raise PydanticCustomError("incomplete", "content is required")
         if not is_assistant and (self.tool_calls or self.reasoning_content):
             raise PydanticCustomError(
                 "invalid_value", "only an assistant's message has tool_calls or reasoning_content"

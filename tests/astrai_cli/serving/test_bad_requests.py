@@ -41,6 +41,7 @@ WRONG_SHAPE = {
     "message a string": chat(messages=["hi"]),
     "no content": chat(messages=[{"role": "user"}]),
     "content a number": said_by("user", 5),
+    "reasoning a list": said_by("assistant", "x", reasoning=[1]),
     "part without text": said_by("user", [{"type": "text"}]),
     "temperature a string": chat(temperature="1"),
     "max_tokens a float": chat(max_tokens=1.5),

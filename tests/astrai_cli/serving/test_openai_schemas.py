@@ -192,6 +192,25 @@ def test_what_other_servers_take_is_refused_by_name(kind: str, field: str) -> No
     assert (problem.status, problem.code, problem.param) == (400, "unsupported_parameter", field)
 
 
+ODD = [
+    *(None, True, 1, 1.5, "x", [], {}, [[]], [1], ["x"], {"type": []}, {"type": {}}, {"role": []}),
+    *([{"type": odd}] for odd in ([], {}, 1, "")),
+    *([{"role": odd, "content": "x"}] for odd in ([], {}, 1, "")),
+    *([{"role": "user", "content": odd}] for odd in ([{"type": []}], [{"type": 1}], [[]])),
+    [{"role": "assistant", "content": "x", "reasoning": [1], "reasoning_content": {"a": 1}}],
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_odd_values_anywhere_are_told_as_what_they_are(kind: str) -> None:
+    walk, params, model, base, _ = KINDS[kind]
+    plain = walk.plainest(params)
+    for field in model.model_fields:
+        for odd in ODD:
+            problem = read(model, {**base, **plain, field: odd})
+            assert problem is None or problem.status in {400, 422}, (field, odd, problem)
+
+
 def test_defaults_of_other_servers_are_accepted() -> None:
     plain = CHAT_WALK.plainest(CompletionCreateParamsNonStreaming)
     defaults = {"add_generation_prompt": True, "continue_final_message": False}
