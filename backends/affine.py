@@ -1,8 +1,8 @@
-"""GGUF's blocks as MLX's packed affine weights.
+"""GGUF's blocks as affine groups, the form that MLX and kernels for GPUs compute with.
 
-MLX stores a matrix [out, in] as unsigned integers of a few bits, in groups of GROUP along
-a row: weight = scale * integer + bias. Blocks of GGUF that are the same numbers are only
-packed anew; all others are dequantized and rounded to 8 bits.
+A matrix [out, in] is unsigned integers of a few bits, in groups along a row: weight =
+scale * integer + bias. Blocks of GGUF that are the same numbers are only packed anew; all
+others may be dequantized and rounded to 8 bits in groups of GROUP, which is all MLX has.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Floats = NDArray[np.float32]
 class AffineRows:
     """Rows of a matrix.
 
-    integers: uint8 [rows, in], below 2 ** bits. scales, biases: float32 [rows, in / GROUP].
+    integers: uint8 [rows, in], below 2 ** bits. scales, biases: float32 [rows, in / group].
     """
 
     bits: int
@@ -46,25 +46,30 @@ class AffineRows:
         return packed
 
     def values(self) -> Floats:
-        """What MLX takes the rows for, float32 [rows, in]."""
-        groups = self.integers.reshape(*self.scales.shape, GROUP).astype(np.float32)
+        """The weights, float32 [rows, in]."""
+        groups = self.integers.reshape(*self.scales.shape, -1).astype(np.float32)
         groups *= self.scales[..., None]
         groups += self.biases[..., None]
         return groups.reshape(len(groups), -1)
 
 
 def bits_of(kind: GGMLQuantizationType) -> int:
-    """Bits a weight takes that GGUF stores as `kind`."""
-    return _EXACT[kind].bits if kind in _EXACT else ROUNDED_BITS
+    """Bits a weight takes that GGUF stores as `kind`, in groups of GROUP."""
+    return _EXACT[kind].bits if is_exact(kind) else ROUNDED_BITS
 
 
 def is_exact(kind: GGMLQuantizationType) -> bool:
-    """Whether the integers stay as they are."""
-    return kind in _EXACT
+    """Whether the integers stay as they are in groups of GROUP."""
+    return exact_group(kind) == GROUP
+
+
+def exact_group(kind: GGMLQuantizationType) -> int | None:
+    """The group in which the integers of `kind` stay as they are; None where there is none."""
+    return _EXACT[kind].group if kind in _EXACT else None
 
 
 def repack(blocks: Bytes, kind: GGMLQuantizationType) -> AffineRows:
-    """Stored rows, uint8 [rows, bytes a row], of a type that `is_exact`."""
+    """Stored rows, uint8 [rows, bytes a row], of a type that has an `exact_group`."""
     exact = _EXACT[kind]
     with np.errstate(all="ignore"):
         integers, scales, biases = exact.unpack(blocks.reshape(-1, exact.block_bytes))
@@ -143,6 +148,15 @@ def _q5_k(blocks: Bytes) -> _Parts:
     return low | high * np.uint8(16), *_subscales(blocks)
 
 
+def _q6_k(blocks: Bytes) -> _Parts:
+    """Halves of 128 elements: 64 bytes of low halves, 32 bytes of pairs of bits above them."""
+    low = _nibbles(blocks[:, :128].reshape(-1, 2, 64)).reshape(-1, 2, 4, GROUP)
+    pairs = blocks[:, 128:192].reshape(-1, 2, 1, GROUP)
+    high = pairs >> np.array([0, 2, 4, 6], dtype=np.uint8)[:, None] & np.uint8(3)
+    scales = _half(blocks, 208) * blocks[:, 192:208].view(np.int8)
+    return low | high * np.uint8(16), scales, scales * -32
+
+
 def _subscales(blocks: Bytes) -> tuple[Floats, Floats]:
     """Scales and biases [blocks, 8] of a superblock: six bits each, of one common unit.
 
@@ -161,6 +175,7 @@ class _Exact:
     bits: int
     block_bytes: int
     unpack: Callable[[Bytes], _Parts]
+    group: int = GROUP
 
 
 _EXACT: Mapping[GGMLQuantizationType, _Exact] = {
@@ -171,4 +186,5 @@ _EXACT: Mapping[GGMLQuantizationType, _Exact] = {
     GGMLQuantizationType.Q8_0: _Exact(8, 34, _q8_0),
     GGMLQuantizationType.Q4_K: _Exact(4, 144, _q4_k),
     GGMLQuantizationType.Q5_K: _Exact(5, 176, _q5_k),
+    GGMLQuantizationType.Q6_K: _Exact(6, 210, _q6_k, group=16),
 }

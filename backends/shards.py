@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from astrai_cli.closing import Closing
 
 SHARD_BYTES = 4 * 2**30
-_ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2, "U32": 4}
+# Values of a matrix that are in memory at once, in several forms.
+_CHUNK_VALUES = 2**22
+_ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2, "U32": 4, "U8": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +39,11 @@ class PlannedTensor:
 class ShardWriter(Closing):
     """One file with all its tensors' places laid out; those never written are zeros."""
 
-    def __init__(self, path: Path, tensors: Iterable[PlannedTensor]) -> None:
-        header: dict[str, Any] = {"__metadata__": {"format": "mlx"}}
+    def __init__(
+        self, path: Path, tensors: Iterable[PlannedTensor], metadata: Mapping[str, str]
+    ) -> None:
+        """metadata: what the file says of itself."""
+        header: dict[str, Any] = {"__metadata__": dict(metadata)}
         self._tensors: dict[str, tuple[PlannedTensor, int]] = {}
         end = 0
         for tensor in tensors:
@@ -92,3 +97,9 @@ def shard_index(shards: Mapping[str, Sequence[PlannedTensor]]) -> dict[str, Any]
     total = sum(tensor.n_bytes for tensors in shards.values() for tensor in tensors)
     places = {tensor.name: name for name, tensors in shards.items() for tensor in tensors}
     return {"metadata": {"total_size": total}, "weight_map": places}
+
+
+def row_ranges(rows: int, columns: int) -> Iterator[slice]:
+    """The rows of a matrix, as many at a time as are written at once."""
+    step = max(1, _CHUNK_VALUES // columns)
+    return (slice(begin, min(begin + step, rows)) for begin in range(0, rows, step))

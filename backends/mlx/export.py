@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,17 +20,22 @@ from astrai_cli.models.spec import ModelSpec
 from astrai_cli.models.tokenizer import SpecialTokens
 from astrai_cli.models.vision_spec import POSITION_TABLE, vision_tensors
 from astrai_cli.models.weights import Weights
+from backends.affine import GROUP, bits_of, is_exact, repack, round_rows
 from backends.artifact_vision import write_positions
 from backends.base import Progress
-from backends.mlx.affine import GROUP, bits_of, is_exact, repack, round_rows
 from backends.mlx.architecture import MlxModel, MlxTensor, describe
-from backends.mlx.numbers import NUMBER_TYPES, NumberType
-from backends.mlx.shards import PlannedTensor, ShardWriter, shard_index, split_into_shards
+from backends.numbers import NUMBER_TYPES, NumberType
+from backends.shards import (
+    PlannedTensor,
+    ShardWriter,
+    row_ranges,
+    shard_index,
+    split_into_shards,
+)
 
 VISION_NAME = "vision.safetensors"
 _FLOATS = frozenset({GGMLQuantizationType.F32, GGMLQuantizationType.F16, GGMLQuantizationType.BF16})
-# Values of a matrix that are in memory at once, in several forms.
-_CHUNK_VALUES = 2**22
+_METADATA = {"format": "mlx"}
 
 Floats = NDArray[np.float32]
 
@@ -76,7 +81,7 @@ class WeightExporter:
         sources = {tensor.name: tensor for tensor in self._model.tensors}
         done, total = 0, len(plans)
         for name, shard in zip(names, shards, strict=True):
-            with ShardWriter(folder / name, shard) as writer:
+            with ShardWriter(folder / name, shard, _METADATA) as writer:
                 for planned in shard:
                     if (tensor := sources.get(planned.name)) is not None:
                         self._progress(_describe(tensor, self._weights.spec), 0.9 * done / total)
@@ -128,7 +133,7 @@ class WeightExporter:
             values = self._weights.get(tensor.source) + np.float32(tensor.offset)
             writer.write(tensor.name, 0, self._numbers.encode(values, tensor.source))
             return
-        for part in _row_ranges(*shape):
+        for part in row_ranges(*shape):
             if kind is None:
                 values = self._weights.get_rows(tensor.source, np.arange(part.start, part.stop))
                 encoded = self._numbers.encode(values, tensor.source)
@@ -183,7 +188,7 @@ def write_tower(tower: VisionSource, target: Path, numbers: NumberType, progress
     del shapes[POSITION_TABLE]
     planned = [PlannedTensor(name, numbers.kind, shape) for name, shape in shapes.items()]
     progress("writing the vision tower", 0.9)
-    with ShardWriter(target / VISION_NAME, planned) as writer:
+    with ShardWriter(target / VISION_NAME, planned, _METADATA) as writer:
         for name in shapes:
             writer.write(name, 0, numbers.encode(tower.get(name), name))
     write_positions(target, tower.get(POSITION_TABLE))
@@ -207,11 +212,6 @@ def _shard_names(count: int) -> list[str]:
     if count == 1:
         return [WEIGHTS_NAME]
     return [f"model-{number:05}-of-{count:05}.safetensors" for number in range(1, count + 1)]
-
-
-def _row_ranges(rows: int, columns: int) -> Iterator[slice]:
-    step = max(1, _CHUNK_VALUES // columns)
-    return (slice(begin, min(begin + step, rows)) for begin in range(0, rows, step))
 
 
 def _token_ids(tokens: SpecialTokens) -> dict[str, Any]:

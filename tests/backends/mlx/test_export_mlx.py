@@ -28,9 +28,9 @@ from astrai_cli.config import LimitsConfig
 from astrai_cli.errors import ArtifactError, InvalidInputError, ModelFileError
 from astrai_cli.models.gguf import ModelFile
 from astrai_cli.models.weights import Weights
+from backends import shards
+from backends.affine import GROUP
 from backends.base import SequenceStep, Step, get_backend
-from backends.mlx import shards
-from backends.mlx.affine import GROUP
 from backends.mlx.architecture import describe
 
 Export = Callable[..., Path]
