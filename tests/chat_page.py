@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from pathlib import Path
@@ -41,6 +42,18 @@ _CONTRASTS = """() => {
     found.push([data.trim().slice(0, 40), (light + 0.05) / (dark + 0.05)]);
   }
   return found;
+}"""
+
+_CARRY = """(field, [event, name, type, data]) => {
+  const bytes = Uint8Array.from(atob(data), (char) => char.charCodeAt(0));
+  const carried = new DataTransfer();
+  carried.items.add(new File([bytes], name, { type }));
+  const options = { bubbles: true, cancelable: true };
+  field.dispatchEvent(
+    event === "paste"
+      ? new ClipboardEvent(event, { ...options, clipboardData: carried })
+      : new DragEvent(event, { ...options, dataTransfer: carried }),
+  );
 }"""
 
 
@@ -100,6 +113,27 @@ class ChatPageDriver:
         with self.page.expect_file_chooser() as chooser:
             self.button("Attach an image").click()
         chooser.value.set_files(file)
+
+    def carry(self, event: str, name: str, media_type: str, file: Path) -> None:
+        """Drop or paste a file, by `event`, on the message field."""
+        data = base64.b64encode(file.read_bytes()).decode()
+        self.message.evaluate(_CARRY, [event, name, media_type, data])
+
+    def watch(self, looked_at: str) -> None:
+        """From now on note what a function in JavaScript makes of the list of messages."""
+        self.page.evaluate(
+            """() => {
+              globalThis.seen = [];
+              const list = document.getElementById("messages");
+              const options = { childList: true, subtree: true, characterData: true };
+              new MutationObserver(() => seen.push(LOOKED_AT(list))).observe(list, options);
+            }""".replace("LOOKED_AT", f"({looked_at})")
+        )
+
+    def seen(self) -> list[Any]:
+        """What was noted, at each change."""
+        noted: list[Any] = self.page.evaluate("() => seen")
+        return noted
 
     def menu(self, title: str, action: str) -> None:
         self.button(f"More about “{title}”").click()

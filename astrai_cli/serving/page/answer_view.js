@@ -90,10 +90,13 @@ export class AnswerView {
     if (error) parts.push(failure(error, this.#actions.regenerate));
     else if (ENDS[finish]) parts.push(element("p", { className: "note" }, ENDS[finish]));
     const buttons = text ? [copyButton("Copy the answer", () => this.#answer.text)] : [];
-    const again = iconButton("again", "Answer again", this.#actions.regenerate);
-    again.classList.add("last-only");
+    if (!error) {
+      const again = iconButton("again", "Answer again", this.#actions.regenerate);
+      again.classList.add("last-only");
+      buttons.push(again);
+    }
     const speed = element("span", { className: "speed" }, describeSpeed(this.#answer));
-    parts.push(element("div", { className: "message-foot" }, ...buttons, again, speed));
+    parts.push(element("div", { className: "message-foot" }, ...buttons, speed));
     this.#end.replaceChildren(...parts);
   }
 }

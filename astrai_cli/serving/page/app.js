@@ -43,6 +43,7 @@ class App {
     rename: (id) => this.#rename(id),
     export: (id) => this.#export(id),
     delete: (id) => this.#delete(id),
+    leave: () => this.#layout.closeOverlay(),
   });
 
   async start() {
@@ -272,14 +273,18 @@ class App {
   async #import(input) {
     const [file] = input.files;
     input.value = "";
+    let count = 0;
     try {
-      const conversations = await importFile(file);
-      for (const each of conversations) await this.#store.put(each);
-      await this.#refresh();
-      announce(`${conversations.length} conversations were added.`);
+      for (const each of await importFile(file)) {
+        await this.#store.put(each);
+        count++;
+      }
+      announce(`${count} conversations were imported.`);
     } catch (error) {
-      this.#complain(`Nothing was imported: ${error.message}.`);
+      const imported = count ? `Only ${count} conversations were` : "Nothing was";
+      this.#complain(`${imported} imported: ${error.message}.`);
     }
+    await this.#refresh();
   }
 
   // The rest of the page
@@ -330,8 +335,9 @@ function keptSettings() {
 
 /** An error as the transcript shows it. */
 function describeError({ message, status, code, retryAfter }) {
-  const title = status ? `The server refused: ${status} ${code}` : "The answer did not come";
-  return { title: title.trim(), message, hint: hintOf(message, status, retryAfter) };
+  const kind = status < 500 ? "The server refused" : "The server failed";
+  const title = status ? `${kind}: ${status} ${code}`.trim() : "The answer failed";
+  return { title, message, hint: hintOf(message, status, retryAfter) };
 }
 
 function hintOf(message, status, retryAfter) {

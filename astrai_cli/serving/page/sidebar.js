@@ -8,9 +8,10 @@ export class Sidebar {
   #actions;
   #chosen = null;
 
-  /** actions: rename, export and delete, each of an id. */
+  /** actions: rename, export and delete, each of an id; leave, when one is chosen. */
   constructor(actions) {
     this.#actions = actions;
+    this.#list.addEventListener("click", ({ target }) => target.closest("a") && actions.leave());
     for (const button of this.#menu.querySelectorAll("button")) {
       button.addEventListener("click", () => {
         this.#menu.hidePopover();

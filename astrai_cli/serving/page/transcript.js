@@ -12,6 +12,7 @@ export class Transcript {
   #messages = [];
   #views = [];
   #isFollowing = true;
+  #top = 0;
   #actions;
 
   /** actions: edit(index, text, images), regenerate(index), give(results). */
@@ -69,9 +70,12 @@ export class Transcript {
     this.#isFollowing = true;
   }
 
+  /** Who scrolls up does not follow any more. What has grown meanwhile is no scrolling. */
   #onScroll() {
     const { scrollHeight, scrollTop, clientHeight } = this.#scroller;
-    this.#isFollowing = scrollHeight - scrollTop - clientHeight < NEAR_END;
+    if (scrollHeight - scrollTop - clientHeight < NEAR_END) this.#isFollowing = true;
+    else if (scrollTop < this.#top) this.#isFollowing = false;
+    this.#top = scrollTop;
     this.#jump.hidden = this.#isFollowing;
   }
 

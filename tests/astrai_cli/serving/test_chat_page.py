@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -106,14 +107,7 @@ def test_the_page_is_one_document_that_browsers_keep(server: ServerProcess) -> N
 def test_an_answer_streams_and_is_the_one_of_the_api(
     chat: ChatPageDriver, server: ServerProcess
 ) -> None:
-    chat.page.evaluate(
-        """() => {
-          globalThis.seen = new Set();
-          const list = document.getElementById("messages");
-          new MutationObserver(() => seen.add(list.querySelector(".answer-text")?.textContent))
-            .observe(list, { childList: true, subtree: true, characterData: true });
-        }"""
-    )
+    chat.watch("(list) => list.querySelector('.answer-text')?.textContent")
     chat.ask("Count from 2 to 8.")
     client = OpenAI(base_url=f"{server.url}/v1", api_key=KEY, max_retries=0)
     answer = client.chat.completions.create(
@@ -124,7 +118,7 @@ def test_an_answer_streams_and_is_the_one_of_the_api(
         reasoning_effort="low",
     )
     assert answer.choices[0].message.content == chat.text.inner_text()
-    assert len(chat.page.evaluate("() => [...seen]")) > 3
+    assert len(set(chat.seen())) > 3
     speed = chat.speed()
     assert speed is not None
     assert answer.usage is not None
@@ -136,17 +130,14 @@ def test_an_answer_streams_and_is_the_one_of_the_api(
 
 def test_reasoning_is_open_while_it_comes_and_folded_then(chat: ChatPageDriver) -> None:
     chat.set(reasoning_effort="high")
-    chat.page.evaluate(
-        """() => {
-          globalThis.seen = [];
-          new MutationObserver(() => {
-            const thought = document.querySelector(".thought");
-            if (thought) seen.push([thought.open, thought.querySelector("summary").innerText]);
-          }).observe(document.getElementById("messages"), { childList: true, subtree: true });
+    chat.watch(
+        """(list) => {
+          const thought = list.querySelector(".thought");
+          return thought && [thought.open, thought.querySelector("summary").innerText];
         }"""
     )
     chat.ask("Say hello.")
-    assert chat.page.evaluate("() => seen[0]") == [True, "Thinking…"]
+    assert next(filter(None, chat.seen())) == [True, "Thinking…"]
     thought = chat.answer.locator(".thought-text")
     expect(thought).to_be_hidden()
     chat.answer.get_by_text("Thought for").click()
@@ -180,31 +171,13 @@ def test_a_call_is_shown_and_its_result_given_by_hand(chat: ChatPageDriver) -> N
     expect(chat.page.get_by_role("textbox", name="Result of get_weather")).to_have_count(0)
 
 
-def drop_or_paste(chat: ChatPageDriver, kind: str, name: str, media_type: str) -> None:
-    data = base64.b64encode(BLUE.read_bytes()).decode()
-    chat.message.evaluate(
-        """(field, [kind, name, type, data]) => {
-          const bytes = Uint8Array.from(atob(data), (char) => char.charCodeAt(0));
-          const carried = new DataTransfer();
-          carried.items.add(new File([bytes], name, { type }));
-          const options = { bubbles: true, cancelable: true };
-          field.dispatchEvent(
-            kind === "paste"
-              ? new ClipboardEvent(kind, { ...options, clipboardData: carried })
-              : new DragEvent(kind, { ...options, dataTransfer: carried }),
-          );
-        }""",
-        [kind, name, media_type, data],
-    )
-
-
 def test_images_are_attached_seen_and_one_too_many_is_explained(chat: ChatPageDriver) -> None:
     thumbnails = chat.page.get_by_role("list", name="Images to send").get_by_role("img")
-    drop_or_paste(chat, "drop", "a.gif", "image/gif")
+    chat.carry("drop", "a.gif", "image/gif", BLUE)
     expect(chat.notice).to_contain_text("a.gif is not a PNG or JPEG image")
-    drop_or_paste(chat, "drop", "a.png", "image/png")
+    chat.carry("drop", "a.png", "image/png", BLUE)
     expect(thumbnails).to_have_count(1)
-    drop_or_paste(chat, "paste", "b.png", "image/png")
+    chat.carry("paste", "b.png", "image/png", BLUE)
     expect(thumbnails).to_have_count(2)
     for _ in range(2):
         chat.button("Remove image 1").click()
@@ -244,6 +217,21 @@ def test_an_answer_is_stopped(chat: ChatPageDriver, server: ServerProcess, how: 
     with server.http() as http:
         while http.get("/stats", headers=headers).json()["decoding"]:
             pass
+
+
+def test_a_growing_answer_is_followed_until_somebody_scrolls_up(chat: ChatPageDriver) -> None:
+    chat.page.set_viewport_size({"width": 640, "height": 300})
+    chat.change_requests(ignore_eos=True, max_tokens=600)
+    chat.send("Say hello. " * 20)
+    expect(chat.text).to_contain_text(re.compile(r"(.\s*){40}"))
+    expect(chat.button("To the latest message")).to_be_hidden()
+    chat.page.mouse.move(300, 100)
+    chat.page.mouse.wheel(0, -200)
+    expect(chat.button("To the latest message")).to_be_visible()
+    chat.button("To the latest message").click()
+    expect(chat.button("To the latest message")).to_be_hidden()
+    chat.page.keyboard.press("Escape")
+    expect(chat.answer.get_by_text("Stopped.")).to_be_in_viewport()
 
 
 def test_errors_are_shown_and_tried_again(chat: ChatPageDriver) -> None:
