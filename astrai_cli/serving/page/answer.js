@@ -65,5 +65,24 @@ export function describeSpeed({ usage, times }) {
 
 export const describeTime = (milliseconds) => `${rounded(milliseconds / 1000)} s`;
 
+/** What an answer that failed says of the error: an ApiError, in words. */
+export function describeError({ message, status, code, retryAfter }) {
+  const kind = status < 500 ? "The server refused" : "The server failed";
+  const title = status ? `${kind}: ${status} ${code}`.trim() : "The answer failed";
+  return { title, message, hint: hintOf(message, status, retryAfter) };
+}
+
+function hintOf(message, status, retryAfter) {
+  if (retryAfter) return `The server asks to wait ${retryAfter} s.`;
+  if (status === 413) return "Send less: a smaller image, or a shorter conversation.";
+  if (/\bimages?\b/.test(message)) {
+    return (
+      "A conversation may have one image, if the model sees any. " +
+      "Edit a message to leave its image out, or begin a new conversation."
+    );
+  }
+  return "";
+}
+
 const count = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
 const rounded = (number) => number.toFixed(number < 1 ? 2 : number < 100 ? 1 : 0);

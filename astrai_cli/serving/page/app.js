@@ -1,4 +1,4 @@
-import { addChunk, newAnswer } from "./answer.js";
+import { addChunk, describeError, newAnswer } from "./answer.js";
 import { Composer } from "./composer.js";
 import {
   DEFAULT_SETTINGS,
@@ -331,22 +331,6 @@ function keptSettings() {
   } catch {
     return { ...DEFAULT_SETTINGS };
   }
-}
-
-/** An error as the transcript shows it. */
-function describeError({ message, status, code, retryAfter }) {
-  const kind = status < 500 ? "The server refused" : "The server failed";
-  const title = status ? `${kind}: ${status} ${code}`.trim() : "The answer failed";
-  return { title, message, hint: hintOf(message, status, retryAfter) };
-}
-
-function hintOf(message, status, retryAfter) {
-  if (retryAfter) return `The server asks to wait ${retryAfter} s.`;
-  if (status === 413) return "Send less: a smaller image, or a shorter conversation.";
-  if (/\bimages?\b/.test(message)) {
-    return "A conversation may have one image, if the model sees any. Edit a message to leave its image out, or begin a new conversation.";
-  }
-  return "";
 }
 
 new App().start();
