@@ -10,7 +10,7 @@ from typing import Any
 
 import openai
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from muse_fixtures import CHAT_MODEL, chat_cases
 from openai.types import Completion, ErrorObject, Model
@@ -313,6 +313,7 @@ def shown(stream: str, body: dict[str, Any]) -> tuple[Any, Any]:
     [(chat_builder, "atem"), (completion_builder, "plain"), (responses_builder, "atem")],
     ids=["chat completions", "completions", "responses"],
 )
+@settings(deadline=None)
 @given(data=st.data())
 def test_an_answer_does_not_depend_on_how_it_arrives(
     make: Callable[[], ResponseBuilder[Any]], parser: str, data: st.DataObject
