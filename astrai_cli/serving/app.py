@@ -22,6 +22,7 @@ from astrai_cli.serving.errors import error_response
 from astrai_cli.serving.metrics import CountResponses
 from astrai_cli.serving.middleware import RequestLog, RootPath
 from astrai_cli.serving.openai import OpenAIResponseBuilder
+from astrai_cli.serving.openapi import OpenApiEndpoints
 from astrai_cli.serving.page import ChatPage
 from astrai_cli.serving.prometheus import CONTENT_TYPE
 from astrai_cli.serving.protocol import ProtocolHandler
@@ -32,29 +33,35 @@ from astrai_cli.worker.client import WorkerState
 
 def create_app(engine: ServingEngine, access: Access) -> ASGIApp:
     """The HTTP API of one served model, for whom `access` lets in."""
-    endpoints = _Endpoints(engine)
-    sessions = SessionEndpoints(engine)
-    app = Starlette(
-        routes=[
-            Route("/", ChatPage().get),
-            Route("/v1/chat/completions", endpoints.chat_completions, methods=["POST"]),
-            Route("/v1/completions", endpoints.completions, methods=["POST"]),
-            Route("/v1/responses", endpoints.responses, methods=["POST"]),
-            Route("/v1/messages", endpoints.messages, methods=["POST"]),
-            Route("/v1/messages/count_tokens", TokenCounter(engine).answer, methods=["POST"]),
-            Route("/v1/models", endpoints.models),
-            Route("/v1/models/{model:path}", endpoints.model),
-            Route("/v1/sessions/{session_id:path}/reset", sessions.reset, methods=["POST"]),
-            Route("/v1/sessions/{session_id:path}", sessions.delete, methods=["DELETE"]),
-            Route("/health", endpoints.health),
-            Route("/stats", endpoints.stats),
-            Route("/metrics", endpoints.metrics),
-        ],
-        exception_handlers=dict.fromkeys(_HANDLED, _error_response),
-    )
-    paths = {route.endpoint: route.path for route in app.routes if isinstance(route, Route)}
+    routes = create_routes(engine, access)
+    app = Starlette(routes=routes, exception_handlers=dict.fromkeys(_HANDLED, _error_response))
+    paths = {route.endpoint: route.path for route in routes}
     counted = CountResponses(access.guard(app), engine.metrics, paths)
     return RootPath(RequestLog(counted), access.root_path)
+
+
+def create_routes(engine: ServingEngine, access: Access) -> list[Route]:
+    """Which path leads where."""
+    endpoints = _Endpoints(engine)
+    sessions = SessionEndpoints(engine)
+    openapi = OpenApiEndpoints(root_path=access.root_path, has_keys=bool(access.keys))
+    return [
+        Route("/", ChatPage().get),
+        Route("/v1/chat/completions", endpoints.chat_completions, methods=["POST"]),
+        Route("/v1/completions", endpoints.completions, methods=["POST"]),
+        Route("/v1/responses", endpoints.responses, methods=["POST"]),
+        Route("/v1/messages", endpoints.messages, methods=["POST"]),
+        Route("/v1/messages/count_tokens", TokenCounter(engine).answer, methods=["POST"]),
+        Route("/v1/models", endpoints.models),
+        Route("/v1/models/{model:path}", endpoints.model),
+        Route("/v1/sessions/{session_id:path}/reset", sessions.reset, methods=["POST"]),
+        Route("/v1/sessions/{session_id:path}", sessions.delete, methods=["DELETE"]),
+        Route("/openapi.json", openapi.document),
+        Route("/docs", openapi.page),
+        Route("/health", endpoints.health),
+        Route("/stats", endpoints.stats),
+        Route("/metrics", endpoints.metrics),
+    ]
 
 
 _HANDLED = (AstraiError, ValidationError, HTTPException, Exception)

@@ -9,10 +9,20 @@ reference.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    GetJsonSchemaHandler,
+    TypeAdapter,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError
 
 UNSUPPORTED = "unsupported_parameter"
 
@@ -26,6 +36,18 @@ KINDS = {
 """What objects in one list of a body are told apart by: roles, and types of content."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Only(AfterValidator):
+    """A check that leaves a few values, with the JSON Schema of what it leaves."""
+
+    schema: JsonSchemaValue = field(hash=False)
+
+    def __get_pydantic_json_schema__(
+        self, _schema: CoreSchema, _handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return self.schema
+
+
 def only(*supported: Any) -> AfterValidator:
     """Refuse every value but these: the ones that ask for nothing astrai lacks."""
 
@@ -35,7 +57,7 @@ def only(*supported: Any) -> AfterValidator:
             raise PydanticCustomError(UNSUPPORTED, "only {names} is supported", {"names": names})
         return value
 
-    return AfterValidator(check)
+    return _Only(check, schema={"enum": list(supported)})
 
 
 def only_types(*supported: str) -> BeforeValidator:
@@ -53,9 +75,24 @@ def only_types(*supported: str) -> BeforeValidator:
     return BeforeValidator(check)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Wrap(BeforeValidator):
+    """What takes a bare value too, with the JSON Schema of that."""
+
+    bare: JsonSchemaValue = field(hash=False)
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return {"anyOf": [self.bare, handler(schema)]}
+
+
 def wrap(kind: type, wrapper: Callable[[Any], Any]) -> BeforeValidator:
     """Accept a bare value of `kind` where a list is meant."""
-    return BeforeValidator(lambda value: wrapper(value) if isinstance(value, kind) else value)
+    return _Wrap(
+        lambda value: wrapper(value) if isinstance(value, kind) else value,
+        bare=TypeAdapter(kind).json_schema(),
+    )
 
 
 class Body(BaseModel):

@@ -140,10 +140,14 @@ def anthropic_error(problem: Problem) -> dict[str, Any]:
     return body
 
 
+def is_anthropic(path: str) -> bool:
+    """Whether a path belongs to Anthropic's protocol."""
+    return path == ANTHROPIC_PATH or path.startswith(f"{ANTHROPIC_PATH}/")
+
+
 def error_body(path: str, problem: Problem) -> dict[str, Any]:
     """The error object of the protocol that a path belongs to."""
-    is_anthropic = path == ANTHROPIC_PATH or path.startswith(f"{ANTHROPIC_PATH}/")
-    return (anthropic_error if is_anthropic else openai_error)(problem)
+    return (anthropic_error if is_anthropic(path) else openai_error)(problem)
 
 
 def error_response(path: str, error: Exception) -> Response:

@@ -61,7 +61,7 @@ class ThinkingConfig(Body):
     @model_validator(mode="after")
     def _check_budget(self) -> ThinkingConfig:
         if self.type == "enabled" and self.budget_tokens is None:
-            raise PydanticCustomError("missing", "thinking that is enabled needs budget_tokens")
+            raise PydanticCustomError("incomplete", "thinking that is enabled needs budget_tokens")
         if self.type != "enabled" and self.budget_tokens is not None:
             raise PydanticCustomError(
                 "invalid_value", "only thinking that is enabled has budget_tokens"
