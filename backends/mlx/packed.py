@@ -22,6 +22,9 @@ from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
 from astrai_cli.errors import InvalidInputError
 from backends.mlx.cells import CellPool, Group, Sight
 
+# The device begins with these while Python still describes the layers behind them.
+LAYERS_AT_ONCE = 8
+
 _ATTENTION = "scaled_dot_product_attention"
 _mlx_attention = base.scaled_dot_product_attention
 
@@ -71,7 +74,10 @@ class PackedCache:
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Keep [T, heads, 1, head width] each; attention takes from the cells what it needs."""
         model = self._model
-        model.pool.write(self._layer, model.step.cells, keys.squeeze(2), values.squeeze(2))
+        pool = model.pool
+        pool.write(self._layer, model.step.cells, keys.squeeze(2), values.squeeze(2))
+        if (self._layer + 1) % LAYERS_AT_ONCE == 0:
+            mx.async_eval(pool.keys[self._layer], pool.values[self._layer])
         return keys, values
 
     def attend(
