@@ -8,12 +8,13 @@ TORCH := torch==2.13.0
 # On Linux the usual index gives PyTorch with CUDA, gigabytes that the cpu backend never loads.
 # The build for CPUs is tried first, where pip looks anyway or in TORCH_INDEX where that is set.
 TORCH_INDEX :=
+JS := tests/javascript
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build-cpu demo test lint bench clean distclean
+.PHONY: help setup build-cpu javascript-clients demo test lint bench clean distclean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.ready ## make .venv with astrai, the cpu backend and the development tools
 
@@ -42,7 +43,14 @@ demo: build-cpu ## from nothing to an answer: pull a model, export it, ask it so
 	@echo "  $(ASTRAI) chat $(MODEL)     to talk to it"
 	@echo "  $(ASTRAI) serve $(MODEL)    to serve it at http://127.0.0.1:8000/v1"
 
-test: build-cpu ## run the test suite; PYTEST_ARGS='-k scheduler' narrows it
+javascript-clients: $(JS)/node_modules/.ready ## install the JavaScript clients that the tests run
+
+$(JS)/node_modules/.ready: $(JS)/package-lock.json | setup
+	@echo "Installing the official JavaScript clients into $(JS)"
+	@PATH="$(CURDIR)/$(BIN):$$PATH" npm ci --silent --prefix $(JS) && touch $@ \
+		|| echo "make: npm found no packages; the tests of JavaScript clients will be skipped" >&2
+
+test: build-cpu javascript-clients ## run the test suite; PYTEST_ARGS='-k scheduler' narrows it
 	$(BIN)/pytest $(PYTEST_ARGS)
 
 lint: setup ## check style, format and types
@@ -58,4 +66,4 @@ clean: ## remove what tools leave behind
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 distclean: clean ## the same, and .venv; models and artifacts stay in the cache folder
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(JS)/node_modules

@@ -1,0 +1,52 @@
+"""The official JavaScript clients against a real server; their tests are in tests/javascript."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from muse_fixtures import CHAT, CHAT_MMPROJ, CHAT_MODEL
+from server_process import ServerProcess, running_server
+
+FOLDER = Path(__file__).parents[2] / "javascript"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    limits = {"mmproj": str(CHAT_MMPROJ), "max_context": 1024}
+    with running_server(CHAT_MODEL, tool_parser="atem", limits=limits) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def node() -> str:
+    """Node.js of the environment, with the clients installed."""
+    found = shutil.which("node", path=str(Path(sys.executable).parent)) or shutil.which("node")
+    if found is None:
+        pytest.skip("there is no node")
+    if not (FOLDER / "node_modules").is_dir():
+        pytest.skip("the clients are not installed: make javascript-clients")
+    return found
+
+
+@pytest.mark.parametrize("client", ["openai", "anthropic", "ai"])
+def test_official_client(client: str, node: str, server: ServerProcess) -> None:
+    ran = subprocess.run(
+        [node, "--test", "--test-timeout=60000", f"{client}.test.js"],
+        check=False,
+        cwd=FOLDER,
+        env={
+            "PATH": os.environ["PATH"],
+            "ASTRAI_TEST_URL": server.url,
+            "ASTRAI_TEST_IMAGE": str(CHAT / "blue.png"),
+        },
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
