@@ -66,6 +66,11 @@ class ExportConfig(_StepBound, _Vision):
         description="Number type the mlx backend computes in and stores keys and values in; "
         "other backends have one of their own.",
     )
+    format: Literal["native", "pte"] = Field(
+        "native",
+        description="What to export: native, what the backend runs; pte, of the mlx backend "
+        "a program for apps in its place, lowered with ExecuTorch's MLX partitioner.",
+    )
     max_seq_len: int | None = Field(
         None,
         ge=1,
