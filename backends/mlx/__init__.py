@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from astrai_cli.errors import ArtifactError, BackendUnavailableError
 from backends.base import Backend, Executor, Progress, missing_package
 
 
@@ -27,10 +28,20 @@ class MlxBackend:
     def export(
         self, source: Path, target: Path, options: Any, progress: Progress
     ) -> dict[str, Any]:
-        """Write the folder. Raises ModelFileError, InvalidInputError.
+        """Write the folder, or the program. Raises ModelFileError, InvalidInputError.
 
-        Needs no package of MLX: a folder can be made on any machine.
+        A folder needs no package of MLX and can be made on any machine; a program raises
+        BackendUnavailableError where the installed executorch cannot lower it.
         """
+        if options.format == "pte":
+            try:
+                from backends.mlx.program import export_program
+            except ImportError as error:
+                raise BackendUnavailableError(
+                    "--format pte needs executorch with its MLX partitioner, which the packages "
+                    f"for macOS have: pip install 'astrai[cpu]' there ({error})"
+                ) from error
+            return export_program(source, target, options, progress)
         from backends.mlx.export import export_model
 
         return export_model(source, target, options, progress)
@@ -43,7 +54,13 @@ class MlxBackend:
             from backends.mlx.executor import MlxExecutor
         except ImportError as error:
             raise missing_package(self.name, error.name) from error
-        return MlxExecutor(Artifact.open(source), options)
+        artifact = Artifact.open(source)
+        if "program" in artifact.manifest.details:
+            raise ArtifactError(
+                f"{source} is a program for apps, made with --format pte; "
+                "export the model without it to run it here"
+            )
+        return MlxExecutor(artifact, options)
 
 
 backend: Backend = MlxBackend()

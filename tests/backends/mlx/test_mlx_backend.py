@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 import platform
 import sys
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from tiny_models import tiny_gguf
 
-from astrai_cli.artifact import export_model
-from astrai_cli.config import ExportConfig
+from astrai_cli.artifact import Artifact, export_model
+from astrai_cli.config import ExportConfig, LimitsConfig
+from astrai_cli.errors import ArtifactError, BackendUnavailableError
 from backends.base import default_backend, get_backend
 
 
@@ -60,3 +62,33 @@ def test_a_sequence_length_is_ignored_aloud(
     options = ExportConfig(max_seq_len=64)
     artifact = export_model(source, tmp_path / "b", "mlx", options, lambda what, done: None)
     assert artifact.manifest.limits.max_context == 300
+
+
+def can_lower() -> bool:
+    """Whether the installed executorch has all of its MLX partitioner."""
+    try:
+        import_module("executorch.backends.mlx.partitioner")
+    except ImportError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(can_lower(), reason="this executorch can lower for MLX")
+def test_where_no_program_can_be_made(tmp_path: Path) -> None:
+    with pytest.raises(BackendUnavailableError, match=r"--format pte needs executorch .*MLX"):
+        export_program(tmp_path)
+
+
+@pytest.mark.skipif(not can_lower(), reason="this executorch cannot lower for MLX")
+def test_a_program_for_apps(tmp_path: Path) -> None:
+    artifact = export_program(tmp_path)
+    assert artifact.manifest.details["methods"] == ["forward"]
+    assert artifact.manifest.files["model.pte"].size > 0
+    with pytest.raises(ArtifactError, match="made with --format pte"):
+        get_backend("mlx").open(artifact.path, LimitsConfig())
+
+
+def export_program(folder: Path) -> Artifact:
+    source = tiny_gguf(folder, type="Q4_1")
+    options = ExportConfig(format="pte")
+    return export_model(source, folder / "out", "mlx", options, lambda what, done: None)
