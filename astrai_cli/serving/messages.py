@@ -7,7 +7,7 @@ import binascii
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from astrai_cli.serving.body import UNSUPPORTED, Body, only, only_types, wrap
@@ -106,8 +106,15 @@ def _check_role(role: Any) -> Any:
     return role
 
 
+def _describe_reasoning(schema: dict[str, Any]) -> None:
+    """Of the field's other name, which `ChatMessage` takes."""
+    schema["properties"]["reasoning"] = schema["properties"]["reasoning_content"]
+
+
 class ChatMessage(Body):
     """One turn of a conversation. `name` goes to the template, which may show it."""
+
+    model_config = ConfigDict(json_schema_extra=_describe_reasoning)
 
     role: Annotated[
         Literal["system", "developer", "user", "assistant", "tool"], BeforeValidator(_check_role)

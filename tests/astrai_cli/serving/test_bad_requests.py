@@ -231,6 +231,15 @@ def test_other_paths_and_methods_have_error_objects_too(
     assert response.headers["x-request-id"].startswith("req_")
 
 
+@pytest.mark.parametrize(("depth", "is_read"), [(198, True), (202, False)])
+def test_json_is_read_up_to_a_depth(
+    parrot_server: ServerProcess, depth: int, is_read: bool
+) -> None:
+    status, answer = post(parrot_server, b"[" * depth + b"]" * depth)
+    assert status == 422
+    assert ("recursion limit" not in answer["error"]["message"]) == is_read
+
+
 def test_keys_of_any_length_do_not_come_back_whole(parrot_server: ServerProcess) -> None:
     status, answer = post(parrot_server, chat(**{"k" * 100_000: 1}))
     assert status == 400
