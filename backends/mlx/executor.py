@@ -17,6 +17,7 @@ from astrai_cli.models.spec import ModelSpec
 from backends.artifact_vision import check_tower, max_patches
 from backends.base import ExecutorInfo, Step, StepOutput, context_limit
 from backends.mlx.cells import CellPool, group_sequences
+from backends.mlx.device import on_device
 from backends.mlx.packed import PackedModel, PackedRows
 from backends.mlx.sampling import MAX_TOP_K, draw_tokens
 from backends.mlx.vision import VisionEncoder
@@ -29,11 +30,9 @@ _LEAST_GAP = 1e-7
 
 
 class MlxExecutor:
-    """An artifact of the mlx backend, open.
+    """An artifact of the mlx backend, open; all of it happens in the device's thread."""
 
-    Whichever thread calls `step` runs it on its own stream of the device.
-    """
-
+    @on_device
     def __init__(self, artifact: Artifact, limits: LimitsConfig) -> None:
         """Load model and tower. Raises ArtifactError, InvalidInputError, ModelFileError."""
         check_tower(artifact, limits.mmproj)
@@ -63,6 +62,7 @@ class MlxExecutor:
     def info(self) -> ExecutorInfo:
         return self._info
 
+    @on_device
     def allocate(self, cells: int) -> None:
         if cells < 1:
             raise InvalidInputError(f"cannot allocate {cells} cells; it must be 1 or more")
@@ -82,6 +82,7 @@ class MlxExecutor:
             raise no_memory from error
         self._pool = model.pool = pool
 
+    @on_device
     def step(self, step: Step) -> StepOutput:
         model = self._open_model()
         packed = pack(step, self._info, 0 if self._pool is None else self._pool.n_cells)
@@ -96,6 +97,7 @@ class MlxExecutor:
             self._recover(error)
         return StepOutput(np.asarray(logits), np.asarray(tokens).tolist())
 
+    @on_device
     def encode_image(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         check_image(pixels, self._info)
         if self._encoder is None:
@@ -105,6 +107,7 @@ class MlxExecutor:
         except Exception as error:
             raise ExecutionError(f"the mlx executor failed: {error}") from error
 
+    @on_device
     def close(self) -> None:
         self._model = self._encoder = self._pool = None
         mx.clear_cache()

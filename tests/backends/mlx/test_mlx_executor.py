@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -243,3 +244,27 @@ def test_states_that_are_no_cells() -> None:
     )
     with pytest.raises(InvalidInputError, match="plain and for sliding attention"):
         PackedModel(mamba.Model(args))
+
+
+_ONE_STEP = """
+import sys, threading
+from pathlib import Path
+import numpy as np
+from astrai_cli.config import LimitsConfig
+from backends.base import SequenceStep, Step, get_backend
+
+executor = get_backend("mlx").open(Path(sys.argv[1]), LimitsConfig())
+executor.allocate(16)
+step = Step([SequenceStep(np.zeros(3, np.int32), 0, np.zeros(1, np.int32))], 16)
+thread = threading.Thread(target=executor.step, args=(step,))
+thread.start()
+thread.join()
+executor.close()
+"""
+
+
+def test_the_process_ends_well(export: Any) -> None:
+    """MLX frees what a thread compiled when that thread ends, which must not be now."""
+    command = [sys.executable, "-c", _ONE_STEP, str(export(Q4_K_M))]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
