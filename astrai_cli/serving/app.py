@@ -13,21 +13,21 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from astrai_cli.errors import AstraiError
-from astrai_cli.serving.access import Access
 from astrai_cli.serving.anthropic.builder import AnthropicResponseBuilder
 from astrai_cli.serving.anthropic.count import TokenCounter
-from astrai_cli.serving.completions import CompletionResponseBuilder
 from astrai_cli.serving.engine import ServingEngine
 from astrai_cli.serving.errors import error_response
 from astrai_cli.serving.metrics import CountResponses
-from astrai_cli.serving.middleware import RequestLog, RootPath
-from astrai_cli.serving.openai import OpenAIResponseBuilder
+from astrai_cli.serving.openai.chat import OpenAIResponseBuilder
+from astrai_cli.serving.openai.completions import CompletionResponseBuilder
 from astrai_cli.serving.openapi import OpenApiEndpoints
 from astrai_cli.serving.page import ChatPage
 from astrai_cli.serving.prometheus import CONTENT_TYPE
 from astrai_cli.serving.protocol import ProtocolHandler
 from astrai_cli.serving.responses.builder import ResponsesBuilder
 from astrai_cli.serving.sessions import SessionEndpoints
+from astrai_cli.serving.transport.access import Access
+from astrai_cli.serving.transport.middleware import RequestLog, RootPath
 from astrai_cli.worker.client import WorkerState
 
 

@@ -16,8 +16,8 @@ from astrai_cli.serving.errors import Problem
 from astrai_cli.serving.generation import GenerationBody
 from astrai_cli.serving.messages import ChatMessage
 from astrai_cli.serving.parsers import OutputParser
-from astrai_cli.serving.sse import KEEP_ALIVE
 from astrai_cli.serving.transcripts import ChatPrompt
+from astrai_cli.serving.transport.sse import KEEP_ALIVE
 
 Body = TypeVar("Body", bound=GenerationBody)
 

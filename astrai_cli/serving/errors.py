@@ -22,7 +22,7 @@ from starlette.responses import JSONResponse, Response
 
 from astrai_cli.errors import AstraiError, ContextNeed
 from astrai_cli.serving.body import KINDS, UNSUPPORTED
-from astrai_cli.serving.request_id import REQUEST_ID
+from astrai_cli.serving.transport.request_id import REQUEST_ID
 
 log = logging.getLogger(__name__)
 

@@ -15,10 +15,10 @@ from astrai_cli.serving.builder import Body, ResponseBuilder, ResponseContext
 from astrai_cli.serving.choice import Choice, News, ReasoningCounter
 from astrai_cli.serving.engine import ServingEngine
 from astrai_cli.serving.errors import problem_of
-from astrai_cli.serving.http import read_body, until_disconnect
 from astrai_cli.serving.sessions import session_of
-from astrai_cli.serving.sse import EventStream
 from astrai_cli.serving.transcripts import ChatPrompt
+from astrai_cli.serving.transport.http import read_body, until_disconnect
+from astrai_cli.serving.transport.sse import EventStream
 from astrai_cli.worker.streams import ChoiceEvent
 
 

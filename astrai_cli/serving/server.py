@@ -22,13 +22,13 @@ from astrai_cli.config import LimitsConfig, ServeConfig
 from astrai_cli.errors import EngineUnavailableError, InvalidInputError
 from astrai_cli.logs import configure_logging
 from astrai_cli.models.text import TextModel
-from astrai_cli.serving.access import Access
 from astrai_cli.serving.app import create_app
-from astrai_cli.serving.connection import Bounds, protocol_of
 from astrai_cli.serving.engine import ServingEngine
-from astrai_cli.serving.middleware import log as access_log
-from astrai_cli.serving.origins import is_loopback
-from astrai_cli.serving.tls import server_context
+from astrai_cli.serving.transport.access import Access
+from astrai_cli.serving.transport.connection import Bounds, protocol_of
+from astrai_cli.serving.transport.middleware import log as access_log
+from astrai_cli.serving.transport.origins import is_loopback
+from astrai_cli.serving.transport.tls import server_context
 from astrai_cli.worker.client import WorkerClient
 from astrai_cli.worker.config import WorkerConfig
 

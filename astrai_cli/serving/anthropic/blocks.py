@@ -8,7 +8,7 @@ from typing import Any
 from astrai_cli.serving.anthropic.signatures import sign
 from astrai_cli.serving.choice import Choice
 from astrai_cli.serving.parsers import Delta, ToolCall
-from astrai_cli.serving.sse import json_text, named_event
+from astrai_cli.serving.transport.sse import json_text, named_event
 
 
 def content_of(choice: Choice, *, shows_thinking: bool) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from astrai_cli.serving.engine import ServingEngine
 from astrai_cli.serving.errors import Problem, anthropic_error
 from astrai_cli.serving.messages import ChatMessage
 from astrai_cli.serving.parsers import ToolCall
-from astrai_cli.serving.sse import json_text, named_event
+from astrai_cli.serving.transport.sse import json_text, named_event
 
 PING = named_event("ping", {"type": "ping"})
 

@@ -11,8 +11,8 @@ from astrai_cli.serving.anthropic.builder import prepare_conversation
 from astrai_cli.serving.anthropic.requests import ConversationBody
 from astrai_cli.serving.conversation import count_prompt
 from astrai_cli.serving.engine import ServingEngine
-from astrai_cli.serving.http import read_body
 from astrai_cli.serving.sessions import session_of
+from astrai_cli.serving.transport.http import read_body
 
 
 class TokenCounter:

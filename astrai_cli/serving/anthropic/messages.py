@@ -35,7 +35,7 @@ from astrai_cli.serving.messages import (
     Part,
     TextPart,
 )
-from astrai_cli.serving.sse import json_text
+from astrai_cli.serving.transport.sse import json_text
 
 ERROR_MARK = "Error: "
 """Before the result of a call that failed: templates know no other way to say so."""

@@ -10,11 +10,11 @@ from typing import Any
 
 from astrai_cli.engine.sessions import MAX_ID_LENGTH
 from astrai_cli.serving.errors import is_anthropic
-from astrai_cli.serving.keys import OPEN_PATHS
 from astrai_cli.serving.openapi.anthropic_answers import AnthropicError
 from astrai_cli.serving.openapi.openai_answers import Error
 from astrai_cli.serving.openapi.operations import OPERATIONS, SESSION_HEADER, Operation
 from astrai_cli.serving.openapi.schema import describe
+from astrai_cli.serving.transport.keys import OPEN_PATHS
 
 OPENAPI_VERSION = "3.1.1"
 _JSON = "application/json"

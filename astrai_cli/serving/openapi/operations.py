@@ -11,13 +11,13 @@ from typing_extensions import TypedDict
 
 from astrai_cli.engine.sessions import MAX_ID_LENGTH
 from astrai_cli.serving.anthropic.requests import ConversationBody, MessagesRequest
-from astrai_cli.serving.completions import CompletionRequest
+from astrai_cli.serving.openai.completions import CompletionRequest
+from astrai_cli.serving.openai.requests import ChatCompletionRequest
 from astrai_cli.serving.openapi import anthropic_answers as anthropic
 from astrai_cli.serving.openapi import openai_answers as openai
 from astrai_cli.serving.openapi import responses_answers as responses
 from astrai_cli.serving.prometheus import CONTENT_TYPE
 from astrai_cli.serving.responses.requests import ResponseRequest
-from astrai_cli.serving.schemas import ChatCompletionRequest
 from astrai_cli.serving.sessions import SESSION_HEADERS
 
 

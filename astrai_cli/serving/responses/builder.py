@@ -13,14 +13,14 @@ from astrai_cli.serving.choice import Choice, News
 from astrai_cli.serving.conversation import ChatInput, Conversation, prepare_chat
 from astrai_cli.serving.engine import ServingEngine
 from astrai_cli.serving.errors import Problem, RequestError, openai_error
-from astrai_cli.serving.logprobs import logprobs_object
 from astrai_cli.serving.messages import ChatMessage
-from astrai_cli.serving.openai import answer_message
+from astrai_cli.serving.openai.chat import answer_message
+from astrai_cli.serving.openai.logprobs import logprobs_object
 from astrai_cli.serving.responses.items import chat_messages
 from astrai_cli.serving.responses.output import ended_response, new_id, output_items
 from astrai_cli.serving.responses.requests import ResponseRequest
 from astrai_cli.serving.responses.stream import ResponseEvents
-from astrai_cli.serving.sse import named_event
+from astrai_cli.serving.transport.sse import named_event
 
 
 class ResponsesBuilder(ResponseBuilder[ResponseRequest]):

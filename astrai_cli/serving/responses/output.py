@@ -9,11 +9,11 @@ from typing import Any
 
 from astrai_cli.serving.builder import ResponseContext, usage_of
 from astrai_cli.serving.choice import Choice
-from astrai_cli.serving.logprobs import logprobs_object
+from astrai_cli.serving.openai.logprobs import logprobs_object
 from astrai_cli.serving.parsers import ToolCall
 from astrai_cli.serving.parsers.output import Channel
 from astrai_cli.serving.responses.requests import ResponseRequest
-from astrai_cli.serving.sse import json_text
+from astrai_cli.serving.transport.sse import json_text
 
 Object = dict[str, Any]
 

@@ -10,9 +10,9 @@ from pydantic_core import PydanticCustomError
 from astrai_cli.engine.sampling.logprobs import MAX_TOP_LOGPROBS
 from astrai_cli.serving.body import Body, only, only_types, wrap
 from astrai_cli.serving.generation import GenerationBody, TokenLimit
+from astrai_cli.serving.openai.requests import AccountBody
 from astrai_cli.serving.reasoning import Effort
 from astrai_cli.serving.responses.items import MAX_ITEMS, InputItem
-from astrai_cli.serving.schemas import AccountBody
 from astrai_cli.serving.tool_requests import MAX_TOOLS
 
 LOGPROBS = "message.output_text.logprobs"

@@ -23,7 +23,7 @@ from astrai_cli.serving.responses.output import (
     text_part,
 )
 from astrai_cli.serving.responses.requests import ResponseRequest
-from astrai_cli.serving.sse import json_text, named_event
+from astrai_cli.serving.transport.sse import json_text, named_event
 
 _TEXT_EVENTS = {"reasoning": "reasoning_text", "content": "output_text"}
 

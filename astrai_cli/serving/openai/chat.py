@@ -11,12 +11,12 @@ from astrai_cli.serving.builder import Prepared, ResponseContext
 from astrai_cli.serving.choice import Choice, News
 from astrai_cli.serving.conversation import Conversation, prepare_chat
 from astrai_cli.serving.engine import ServingEngine
-from astrai_cli.serving.logprobs import logprobs_object
 from astrai_cli.serving.messages import ChatMessage
-from astrai_cli.serving.openai_base import OpenAIBuilder, choice_end
+from astrai_cli.serving.openai.base import OpenAIBuilder, choice_end
+from astrai_cli.serving.openai.logprobs import logprobs_object
+from astrai_cli.serving.openai.requests import ChatCompletionRequest
 from astrai_cli.serving.parsers import Delta
-from astrai_cli.serving.schemas import ChatCompletionRequest
-from astrai_cli.serving.sse import json_text
+from astrai_cli.serving.transport.sse import json_text
 
 
 class OpenAIResponseBuilder(OpenAIBuilder[ChatCompletionRequest]):

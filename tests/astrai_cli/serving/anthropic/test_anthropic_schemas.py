@@ -26,7 +26,7 @@ WALK = SchemaWalk(
         "value": 2,
     }
 )
-DOCS = Path(__file__).parents[3] / "docs" / "anthropic.md"
+DOCS = Path(__file__).parents[4] / "docs" / "anthropic.md"
 
 PLAIN = {"messages": [{"role": "user", "content": "hi"}]}
 PROMPT = {

@@ -95,7 +95,7 @@ def shown(page: Page, *pieces: str) -> str:
 
 def markdown_cases() -> Iterator[tuple[str, str]]:
     """Markdown, and the markup that shows it."""
-    text = (Path(__file__).parents[2] / "data" / "markdown.txt").read_text("utf-8")
+    text = (Path(__file__).parents[3] / "data" / "markdown.txt").read_text("utf-8")
     for case in text.split("====\n"):
         source, markup = case.split("\n.\n")
         yield source, markup.removesuffix("\n")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
-from astrai_cli.serving.sse import KEEP_ALIVE, EventStream, data_event, named_event
+from astrai_cli.serving.transport.sse import KEEP_ALIVE, EventStream, data_event, named_event
 
 
 @pytest.mark.parametrize(

@@ -23,10 +23,10 @@ import pytest
 from muse_fixtures import CHAT_MMPROJ, CHAT_MODEL
 from server_process import ServerProcess, running_server
 
-from astrai_cli.serving.access import Access
 from astrai_cli.serving.app import create_routes
-from astrai_cli.serving.keys import OPEN_PATHS
 from astrai_cli.serving.openapi.document import openapi_document
+from astrai_cli.serving.transport.access import Access
+from astrai_cli.serving.transport.keys import OPEN_PATHS
 
 PHASES = os.environ.get("ASTRAI_TEST_PHASES", "fuzzing")
 KEY = "a-key"

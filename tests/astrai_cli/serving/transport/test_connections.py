@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 import pytest
 from server_process import ServerProcess, running_server
 
-from astrai_cli.serving.access import BODIES_AT_ONCE
-from astrai_cli.serving.connection import MAX_HEAD_BYTES, MAX_HEADERS, MAX_PIPELINED
+from astrai_cli.serving.transport.access import BODIES_AT_ONCE
+from astrai_cli.serving.transport.connection import MAX_HEAD_BYTES, MAX_HEADERS, MAX_PIPELINED
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
 MAX_CONNECTIONS = 24

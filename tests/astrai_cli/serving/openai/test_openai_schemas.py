@@ -14,11 +14,11 @@ from openai.types.chat.completion_create_params import CompletionCreateParamsNon
 from openai.types.responses import response_create_params
 from schema_walk import SchemaWalk, Variant
 
-from astrai_cli.serving.completions import CompletionRequest
 from astrai_cli.serving.errors import Problem, problem_of
 from astrai_cli.serving.generation import GenerationBody
+from astrai_cli.serving.openai.completions import CompletionRequest
+from astrai_cli.serving.openai.requests import ChatCompletionRequest
 from astrai_cli.serving.responses.requests import ResponseRequest
-from astrai_cli.serving.schemas import ChatCompletionRequest
 
 PIXEL = "data:image/png;base64,iVBORw0KGgo="
 # What the reference leaves out here and there, and this server does not.
@@ -34,7 +34,7 @@ RESPONSES_WALK = SchemaWalk(
     },
     ALWAYS,
 )
-DOCS = Path(__file__).parents[3] / "docs" / "requests.md"
+DOCS = Path(__file__).parents[4] / "docs" / "requests.md"
 
 CHAT = {
     *("messages", "messages.role", "messages.name", "messages.content"),

@@ -25,8 +25,8 @@ from astrai_cli.loading import RunnableModel
 from astrai_cli.models.text import TextModel
 from astrai_cli.serving.builder import ResponseBuilder, ResponseContext
 from astrai_cli.serving.choice import Choice
-from astrai_cli.serving.completions import CompletionResponseBuilder
-from astrai_cli.serving.openai import OpenAIResponseBuilder
+from astrai_cli.serving.openai.chat import OpenAIResponseBuilder
+from astrai_cli.serving.openai.completions import CompletionResponseBuilder
 from astrai_cli.serving.parsers import make_parser
 from astrai_cli.serving.responses.builder import ResponsesBuilder
 from astrai_cli.serving.responses.requests import ResponseRequest

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from astrai_cli.errors import RequestCancelledError
-from astrai_cli.serving.http import until_disconnect
+from astrai_cli.serving.transport.http import until_disconnect
 
 KEEP_ALIVE_SECONDS = 15.0
 KEEP_ALIVE = ": keep-alive\n\n"

@@ -19,7 +19,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from astrai_cli.config import ServeConfig
 from astrai_cli.serving.errors import Problem, openai_error
-from astrai_cli.serving.sse import json_text
+from astrai_cli.serving.transport.sse import json_text
 
 MAX_HEAD_BYTES = 2**16
 """Of a request's first line and headers, and of what stands between two bytes of its body."""

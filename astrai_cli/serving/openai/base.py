@@ -10,7 +10,7 @@ from astrai_cli.config import ApiDialect
 from astrai_cli.serving.builder import Body, ResponseBuilder, ResponseContext, usage_of
 from astrai_cli.serving.choice import Choice, News
 from astrai_cli.serving.errors import Problem, openai_error
-from astrai_cli.serving.sse import data_event
+from astrai_cli.serving.transport.sse import data_event
 
 
 class OpenAIBuilder(ResponseBuilder[Body]):

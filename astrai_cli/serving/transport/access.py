@@ -10,9 +10,9 @@ from starlette.types import ASGIApp
 
 from astrai_cli.config import ServeConfig
 from astrai_cli.errors import InvalidInputError
-from astrai_cli.serving.keys import RequireKey, read_keys
-from astrai_cli.serving.middleware import BoundBodies
-from astrai_cli.serving.origins import RefuseForeignPages, allow_origins, check_origins
+from astrai_cli.serving.transport.keys import RequireKey, read_keys
+from astrai_cli.serving.transport.middleware import BoundBodies
+from astrai_cli.serving.transport.origins import RefuseForeignPages, allow_origins, check_origins
 
 _ROOT_PATH = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 BODIES_AT_ONCE = 16

@@ -8,7 +8,7 @@ import time
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from astrai_cli.errors import OverloadedError
-from astrai_cli.serving.request_id import REQUEST_ID, new_request_id
+from astrai_cli.serving.transport.request_id import REQUEST_ID, new_request_id
 
 log = logging.getLogger("astrai.access")
 

@@ -17,11 +17,11 @@ from astrai_cli.serving.builder import Prepared, ResponseContext
 from astrai_cli.serving.choice import Choice, News
 from astrai_cli.serving.engine import ServingEngine
 from astrai_cli.serving.generation import Stops, TokenLimit
-from astrai_cli.serving.logprobs import CompletionLogprobs
 from astrai_cli.serving.messages import ChatMessage
-from astrai_cli.serving.openai_base import OpenAIBuilder, choice_end
+from astrai_cli.serving.openai.base import OpenAIBuilder, choice_end
+from astrai_cli.serving.openai.logprobs import CompletionLogprobs
+from astrai_cli.serving.openai.requests import ChoicesBody
 from astrai_cli.serving.parsers import make_parser
-from astrai_cli.serving.schemas import ChoicesBody
 from astrai_cli.serving.tool_schemas import ToolSet
 
 MAX_PROMPTS = 1024

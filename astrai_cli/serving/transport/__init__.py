@@ -1,0 +1,1 @@
+"""Between sockets and endpoints: connections and their bounds, who may ask, how events are sent."""
