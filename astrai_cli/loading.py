@@ -13,7 +13,13 @@ from astrai_cli.errors import AstraiError, BackendUnavailableError, InvalidInput
 from astrai_cli.models.resolve import resolve_artifact, resolve_model_file
 from astrai_cli.models.text import TextModel
 from astrai_cli.settings import read_settings, update_group
-from backends.base import EXPORTED_VISION_PATCHES, Progress, get_backend
+from backends.base import (
+    EXPORTED_CELLS,
+    EXPORTED_STEP_TOKENS,
+    EXPORTED_VISION_PATCHES,
+    Progress,
+    get_backend,
+)
 
 log = logging.getLogger(__name__)
 
@@ -42,14 +48,15 @@ def prepare_model(
 
 
 def _shared_export(export: ExportConfig) -> ExportConfig:
-    """One artifact serves every smaller step and image, so only larger ones need their own."""
+    """One artifact serves all smaller steps, caches and images; only larger ones need their own."""
     chunk = max(export.max_prefill_chunk, ExportConfig().max_prefill_chunk)
-    patches = export.max_vision_patches
-    if patches is not None and patches <= EXPORTED_VISION_PATCHES:
-        patches = None
-    return export.model_copy(
-        update={"max_prefill_chunk": chunk, "max_vision_patches": patches, "max_seq_len": None}
-    )
+    usual = {
+        "max_vision_patches": EXPORTED_VISION_PATCHES,
+        "max_step_tokens": EXPORTED_STEP_TOKENS,
+        "max_cells": EXPORTED_CELLS,
+    }
+    smaller = {name: None for name, most in usual.items() if (getattr(export, name) or 0) <= most}
+    return export.model_copy(update={"max_prefill_chunk": chunk, "max_seq_len": None, **smaller})
 
 
 def open_engine(

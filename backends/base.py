@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -43,12 +44,30 @@ class EmbeddingSpan:
 
 
 @dataclass(frozen=True, slots=True)
+class LogitChange:
+    """Changes the logits of some tokens, each named once.
+
+    ids: int64 [n]. A logit above 0 is divided by `penalty`, any other multiplied by it; then
+    `bias`, float32 [n], is added.
+    """
+
+    ids: NDArray[np.int64]
+    penalty: float
+    bias: NDArray[np.float32]
+
+
+ALL_TOKENS = 2**31 - 1
+"""The top_k of a `Draw` from the whole vocabulary, however large."""
+
+
+@dataclass(frozen=True, slots=True)
 class Draw:
     """How an executor draws the token behind a sequence's last row, where it does so itself.
 
-    By the order and the rules of `engine.sampling`: at temperature 0 the largest logit;
-    otherwise temperature, top_k (1 … the executor's max_top_k), top_p, min_p, softmax, and
-    the first token by id whose cumulative weight exceeds `uniform` times the total.
+    By the order and the rules of `engine.sampling`: the changes, one after the other; then
+    at temperature 0 the largest logit; otherwise temperature, top_k (1 … the executor's
+    max_top_k), top_p, min_p, softmax, and the first token by id whose cumulative weight
+    exceeds `uniform` times the total.
     """
 
     temperature: float
@@ -56,6 +75,7 @@ class Draw:
     top_p: float = 1.0
     min_p: float = 0.0
     uniform: float = 0.0
+    changes: tuple[LogitChange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +127,25 @@ class StepOutput:
 
 
 @dataclass(frozen=True, slots=True)
+class CellBounds:
+    """What a pool of cells of fixed size bears.
+
+    max_cells: all there may be, one of them for padded writes. max_resident: the sequences,
+    snapshots and capture slots together, each of which reserves a whole context.
+    """
+
+    max_cells: int
+    max_resident: int
+
+
+@dataclass(frozen=True, slots=True)
 class ExecutorInfo:
     """What an open executor is and the bounds of a step.
 
     vision: the tower behind `encode_image`, None where there is none; max_vision_patches:
     the most patches an image may have. max_top_k: of a `Draw`; 0 where the executor draws
-    no tokens.
+    no tokens. changes_logits: whether a `Draw` may have changes. cell_bounds: None where
+    memory is the only bound.
     """
 
     spec: ModelSpec
@@ -124,6 +157,8 @@ class ExecutorInfo:
     vision: VisionSpec | None = None
     max_vision_patches: int = 0
     max_top_k: int = 0
+    changes_logits: bool = False
+    cell_bounds: CellBounds | None = None
 
 
 @runtime_checkable
@@ -222,7 +257,13 @@ def vision_patch_limit(
     return (max_vision_patches or default) // 4 * 4
 
 
+# The bounds of a step and of the cells that an export is for where none are given.
+EXPORTED_STEP_TOKENS = 4096
+EXPORTED_CELLS = 65536
+
+
 ENTRY_POINT_GROUP = "astrai.backends"
+_NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def backend_names() -> list[str]:
@@ -230,9 +271,21 @@ def backend_names() -> list[str]:
 
 
 def default_backend() -> str:
-    """The best one for this machine, whether or not its packages are installed."""
-    is_apple_silicon = sys.platform == "darwin" and platform.machine() == "arm64"
-    return "mlx" if is_apple_silicon else "cpu"
+    """The best one for this machine, whether or not its packages are installed.
+
+    An NVIDIA GPU counts where PyTorch is there in a build that runs on it.
+    """
+    if sys.platform == "darwin" and platform.machine() == "arm64":
+        return "mlx"
+    return "cuda" if _NVIDIA_DRIVER.exists() and _torch_has_cuda() else "cpu"
+
+
+def _torch_has_cuda() -> bool:
+    """Without importing it, which takes seconds."""
+    torch = find_spec("torch")
+    if torch is None or torch.origin is None:
+        return False
+    return any((Path(torch.origin).parent / "lib").glob("*torch_cuda*"))
 
 
 def get_backend(name: str) -> Backend:

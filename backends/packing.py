@@ -125,6 +125,8 @@ def _check_sequence(index: int, sequence: SequenceStep, page_size: int, info: Ex
             f"sequence {index} draws from {sequence.logit_rows} rows with top_k {draw.top_k}; "
             f"it must be 1 row and at most {info.max_top_k}"
         )
+    if draw is not None and draw.changes and not info.changes_logits:
+        raise InvalidInputError(f"sequence {index} changes logits, which this executor does not")
     needed = -(-end // page_size)
     if len(sequence.pages) < needed:
         raise InvalidInputError(

@@ -9,6 +9,7 @@ from pydantic import Field
 from astrai_cli.config.base import (
     INT32_MAX,
     MAX_IMAGE_BYTES,
+    Counts,
     Group,
     UserPath,
     default_cache_dir,
@@ -28,8 +29,8 @@ class ModelConfig(Group):
     )
 
 
-class _StepBound(Group):
-    """The option that bounds both what an export is built for and what serving runs."""
+class _Bounds(Group):
+    """The options that bound both what an export is built for and what serving runs."""
 
     max_prefill_chunk: int = Field(
         512,
@@ -37,6 +38,22 @@ class _StepBound(Group):
         le=4096,
         description="Most prompt tokens run in one step. An export is built for this many; "
         "serving may run fewer, never more than its artifact was built for.",
+    )
+    max_step_tokens: int | None = Field(
+        None,
+        ge=1,
+        le=65536,
+        description="Most tokens run in one step, prompts and answers together; as many as the "
+        "artifact was built for when left out, never more. An export "
+        "of the cuda backend is built for this many, 4096 when left out.",
+    )
+    max_cells: int | None = Field(
+        None,
+        ge=2,
+        le=INT32_MAX,
+        description="Cells of the cache, one of them left for padded writes; a whole context for "
+        "every sequence, snapshot and capture slot when left out. An export of the cuda "
+        "backend is built for this many, 65536 when left out, and serving never has more.",
     )
 
 
@@ -58,13 +75,23 @@ class _Vision(Group):
     )
 
 
-class ExportConfig(_StepBound, _Vision):
+class ExportConfig(_Bounds, _Vision):
     """How a model file becomes an artifact."""
 
-    activation_dtype: Literal["float16", "bfloat16", "float32"] = Field(
-        "float16",
-        description="Number type the mlx backend computes in and stores keys and values in; "
-        "other backends have one of their own.",
+    activation_dtype: Literal["float16", "bfloat16", "float32"] | None = Field(
+        None,
+        description="Number type the mlx and cuda backends compute in and store keys and values "
+        "in, float16 and bfloat16 when left out; other backends have one of their own.",
+    )
+    forward_sizes: Counts = Field(
+        (1, 2, 4, 8, 16, 32, 64),
+        description="Counts of sequences for which the cuda backend prepares steps of one token "
+        "each, as CUDA graphs; fewer are padded to the next count, more run as they come.",
+    )
+    logits: bool = Field(
+        False,
+        description="Give the engine logits to draw tokens from; the cuda backend draws them on "
+        "the device otherwise.",
     )
     format: Literal["native", "pte"] = Field(
         "native",
@@ -80,7 +107,7 @@ class ExportConfig(_StepBound, _Vision):
     )
 
 
-class LimitsConfig(_StepBound, _Vision):
+class LimitsConfig(_Bounds, _Vision):
     """What the engine may use at run time."""
 
     hf_tokenizer: UserPath | None = Field(
@@ -97,13 +124,6 @@ class LimitsConfig(_StepBound, _Vision):
     )
     max_decode_sequences: int = Field(
         8, ge=1, le=1024, description="Sequences that may run at once."
-    )
-    max_step_tokens: int | None = Field(
-        None,
-        ge=1,
-        le=65536,
-        description="Most tokens run in one step, prompts and answers together; as many as the "
-        "artifact was built for when left out, never more.",
     )
     max_inflight_requests: int = Field(
         64,
@@ -143,13 +163,6 @@ class LimitsConfig(_StepBound, _Vision):
         "grow, with equal prefixes sharing theirs.",
     )
     page_size: int = Field(32, ge=1, le=4096, description="Cells of a page of the paged cache.")
-    max_cells: int | None = Field(
-        None,
-        ge=2,
-        le=INT32_MAX,
-        description="Cells of the cache, one of them left for padded writes; a whole context for "
-        "every sequence, snapshot and capture slot when left out.",
-    )
     prefix_cache_entries: int = Field(
         0,
         ge=0,
@@ -170,6 +183,11 @@ class LimitsConfig(_StepBound, _Vision):
         le=MAX_IMAGE_BYTES,
         description="Most bytes of an image as it comes, compressed. A request must have room for "
         "it in base64: max_request_bytes is at least 4/3 of this and 1024 more.",
+    )
+    device: Literal["auto", "cuda", "cpu"] = Field(
+        "auto",
+        description="Where the cuda backend runs; auto is the GPU, or the processor where there "
+        "is none, which is slow and meant for tests.",
     )
     threads: int | None = Field(
         None, ge=1, le=1024, description="CPU threads; all cores when left out."

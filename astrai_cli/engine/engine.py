@@ -295,7 +295,7 @@ class InferenceEngine:
 
     def _make_cache(self, info: ExecutorInfo) -> KVCache:
         n_sequences = EngineLimits.resolve(self.limits, info).max_sequences
-        return make_cache(self.limits, n_sequences, info.max_context)
+        return make_cache(self.limits, n_sequences, info.max_context, info.cell_bounds)
 
     def _complete(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
         started: list[tuple[GenerateResult, RequestHandle]] = []

@@ -30,7 +30,7 @@ from astrai_cli.engine.sessions import Turn
 from astrai_cli.engine.stops import StopMatcher
 from astrai_cli.engine.task import Sink, Task, TaskState
 from astrai_cli.errors import AstraiError, ExecutionError
-from backends.base import Draw
+from backends.base import Draw, ExecutorInfo
 
 
 class GenerationTask(Task):
@@ -103,16 +103,17 @@ class GenerationTask(Task):
     def _logit_rows(self, n: int) -> int:
         return int(n == self.n_pending)
 
-    def _draw(self, max_top_k: int) -> Draw | None:
+    def _draw(self, info: ExecutorInfo) -> Draw | None:
         if self._n_logprobs is not None:
             return None
-        return self._pipeline.draw(self.n_known - self.n_prompt, max_top_k)
+        return self._pipeline.draw(self.n_known - self.n_prompt, info)
 
     def _accept(self, logits: NDArray[np.float32], drawn: int | None) -> None:
         if drawn is None:
             token_id = self._pipeline.sample(logits[-1], self.n_known - self.n_prompt)
         elif drawn >= 0:
             token_id = drawn
+            self._pipeline.observe(token_id)
         else:
             raise ExecutionError("the model's logits hold NaN or have no finite maximum")
         self.append(token_id)

@@ -263,8 +263,8 @@ class InferenceScheduler:
         n_decoded = sum(task.state is TaskState.DECODING for task, _ in shares)
         try:
             self._encode_images(shares)
-            max_top_k = self._executor.info.max_top_k
-            sequences = [task.share(n, self._cache.view(task.id), max_top_k) for task, n in shares]
+            info = self._executor.info
+            sequences = [task.share(n, self._cache.view(task.id), info) for task, n in shares]
             step = Step(sequences, self._cache.page_size)
             started = time.perf_counter()
             output = self._executor.step(step)

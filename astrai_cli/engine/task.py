@@ -27,7 +27,7 @@ from astrai_cli.errors import (
     DeadlineExceededError,
     OverloadedError,
 )
-from backends.base import Draw, SequenceStep
+from backends.base import Draw, ExecutorInfo, SequenceStep
 
 Sink = Callable[[Event], None]
 """Takes a request's events, on the engine thread; it must not block."""
@@ -157,8 +157,8 @@ class Task(ABC):
         image = self._image
         return image if image is not None and image.is_in(self.n_computed, n) else None
 
-    def share(self, n: int, view: KVCacheView, max_top_k: int) -> SequenceStep:
-        """The next n pending tokens, as this task's share of a step; max_top_k: the executor's."""
+    def share(self, n: int, view: KVCacheView, info: ExecutorInfo) -> SequenceStep:
+        """The next n pending tokens, as this task's share of a step of that executor."""
         start = self.n_computed
         return SequenceStep(
             self.history[start : start + n],
@@ -166,7 +166,7 @@ class Task(ABC):
             view.pages,
             self._logit_rows(n),
             () if self._image is None else self._image.spans(start, n),
-            self._draw(max_top_k) if self._logit_rows(n) else None,
+            self._draw(info) if self._logit_rows(n) else None,
         )
 
     def append(self, token_id: int) -> None:
@@ -211,7 +211,7 @@ class Task(ABC):
         """Send the sink its Finish."""
         self._sink(self.finish())
 
-    def _draw(self, max_top_k: int) -> Draw | None:
+    def _draw(self, info: ExecutorInfo) -> Draw | None:
         """How the executor may draw the next token; None where its logits are wanted."""
         return None
 

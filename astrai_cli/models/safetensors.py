@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
@@ -22,13 +22,14 @@ from astrai_cli.errors import ModelFileError
 
 MAX_HEADER_BYTES = 2**26
 MAX_DIMENSIONS = 8
+FLOATS = ("F32", "F16", "BF16")
 # bfloat16 is read as the upper halves of float32.
-_KINDS = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+_TYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "U8": "u1"}
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """kind: "F32", "F16" or "BF16". offset: of its first byte in the file."""
+    """kind: one of FLOATS, or "U8". offset: of its first byte in the file."""
 
     kind: str
     shape: tuple[int, ...]
@@ -40,7 +41,7 @@ class StoredTensor:
 
     @property
     def n_bytes(self) -> int:
-        return self.n_values * np.dtype(_KINDS[self.kind]).itemsize
+        return self.n_values * np.dtype(_TYPES[self.kind]).itemsize
 
 
 class SafetensorsFile:
@@ -48,9 +49,13 @@ class SafetensorsFile:
 
     tensors: Mapping[str, StoredTensor]
 
-    def __init__(self, path: Path) -> None:
-        """Map the file and check its header. Raises ModelFileError."""
+    def __init__(self, path: Path, kinds: Sequence[str] = FLOATS) -> None:
+        """Map the file and check its header; kinds: of the tensors it may have.
+
+        Raises ModelFileError.
+        """
         self.path = path
+        self._kinds = kinds
         self._file = _map(path)
         try:
             self.tensors = self._read_header()
@@ -60,16 +65,23 @@ class SafetensorsFile:
 
     def read(self, name: str, rows: NDArray[np.int64] | None = None) -> NDArray[np.float32]:
         """The tensor, or only these rows of it, as float32 of the caller's own."""
-        tensor = self.tensors[name]
-        stored = np.frombuffer(self._file, _KINDS[tensor.kind], tensor.n_values, tensor.offset)
-        values = stored.reshape(tensor.shape)
+        values = self._view(name)
         chosen = values if rows is None else values[rows]
-        if tensor.kind == "BF16":
+        if self.tensors[name].kind == "BF16":
             return (chosen.astype(np.uint32) << 16).view(np.float32)
         return chosen.astype(np.float32)
 
+    def read_stored(self, name: str) -> NDArray[Any]:
+        """The tensor as it is stored, bfloat16 as uint16; the caller's own."""
+        return self._view(name).copy()
+
     def close(self) -> None:
         self._file.close()
+
+    def _view(self, name: str) -> NDArray[Any]:
+        tensor = self.tensors[name]
+        stored = np.frombuffer(self._file, _TYPES[tensor.kind], tensor.n_values, tensor.offset)
+        return stored.reshape(tensor.shape)
 
     def _read_header(self) -> dict[str, StoredTensor]:
         length = int.from_bytes(self._file[:8], "little")
@@ -88,8 +100,9 @@ class SafetensorsFile:
         shown = repr(name[:80])
         fields: dict[str, Any] = entry if isinstance(entry, dict) else {}
         kind, shape, offsets = (fields.get(key) for key in ("dtype", "shape", "data_offsets"))
-        if not isinstance(kind, str) or kind not in _KINDS:
-            raise self._error(f"tensor {shown} is {str(kind)[:20]}, must be {', '.join(_KINDS)}")
+        if not isinstance(kind, str) or kind not in self._kinds:
+            allowed = ", ".join(self._kinds)
+            raise self._error(f"tensor {shown} is {str(kind)[:20]}, must be {allowed}")
         if not (_are_sizes(shape, MAX_DIMENSIONS) and _are_sizes(offsets, 2) and len(offsets) == 2):
             raise self._error(f"tensor {shown} has no shape or place")
         tensor = StoredTensor(kind, tuple(shape), data + offsets[0])

@@ -45,7 +45,7 @@ class VisionBlock(nn.Module):
     def forward(self, h: Tensor, rotate: Rotation, groups: list[int]) -> Tensor:
         """h [P, width]; patches see those of their own group, whose sizes are `groups`."""
         q, k, v = (split_heads(x, self.head_width) for x in self.project(h))
-        q, k = rotate(q), rotate(k)
+        q, k = rotate(q).to(v), rotate(k).to(v)
         parts = zip(*(torch.split(x.squeeze(2), groups) for x in (q, k, v)), strict=True)
         return self.merge(h, torch.cat([_attend(*part) for part in parts]))
 
@@ -88,22 +88,25 @@ class VisionTower(nn.Module):
     def forward(self, image: Tensor) -> Tensor:
         """Embeddings float32 [cells, text width], in row order, of a prepared image.
 
-        image: float32 [3, height, width], normalised, whole cells high and wide.
+        image: float32 [3, height, width], normalised, whole cells high and wide. All but the
+        table of positions may be of another number type, and on another device.
         """
         rows, columns = (size // self.spec.patch_size for size in image.shape[1:])
         layout = PatchLayout.of(rows, columns, self.spec)
-        h = self.v.patch_embd(image[None])[0].flatten(1).T[torch.from_numpy(layout.order)]
+        weight = self.v.patch_embd.weight
+        order = torch.from_numpy(layout.order).to(weight.device)
+        h = self.v.patch_embd(image[None].to(weight))[0].flatten(1).T[order]
         table = self.v.position_embd.weight.numpy()
-        h = self.v.pre_ln(h + torch.from_numpy(layout.positions(table)))
-        rotate = Rotation(torch.from_numpy(layout.angles(self.spec)))
+        h = self.v.pre_ln(h + torch.from_numpy(layout.positions(table)).to(weight))
+        rotate = Rotation(torch.from_numpy(layout.angles(self.spec)).to(weight.device))
         for layer, block in enumerate(self.v.blk):
             h = block(h, rotate, layout.groups(layer, self.spec).tolist())
-        cells = layout.merge(self.v.post_ln(h).numpy(), self.spec)
-        return self._project(torch.from_numpy(cells))
+        cells = layout.merge(self.v.post_ln(h).float().cpu().numpy(), self.spec)
+        return self._project(torch.from_numpy(cells).to(weight))
 
     def _project(self, h: Tensor) -> Tensor:
         first, second, last = self.mm
-        h = last(nn.functional.gelu(second(nn.functional.gelu(first(h)))))
+        h = last(nn.functional.gelu(second(nn.functional.gelu(first(h))))).float()
         return nn.functional.rms_norm(h, h.shape[1:], None, self.spec.norm_eps)
 
 

@@ -168,7 +168,7 @@ def export_model(
     of the source the bits its matrices have now, and what rounding cost them.
     Raises ModelFileError, InvalidInputError.
     """
-    numbers = NUMBER_TYPES[options.activation_dtype]
+    numbers = NUMBER_TYPES[options.activation_dtype or "float16"]
     with open_source(source) as model, open_vision(model, options.mmproj) as tower:
         described = describe(model.weights)
         exporter = WeightExporter(model, described, numbers, progress)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from astrai_cli.config import LimitsConfig
 from astrai_cli.engine.cache.base import KVCache
 from astrai_cli.engine.cache.contiguous import ContiguousCache
 from astrai_cli.engine.cache.paged import PageCache
 from astrai_cli.engine.cache.storage import Storage
 from astrai_cli.errors import InvalidInputError
+from backends.base import CellBounds
 
 # With snapshots and no number of capture slots given, this many at most.
 _MAX_CAPTURE_SLOTS = 2
@@ -20,13 +23,15 @@ def capture_slots(limits: LimitsConfig, n_sequences: int) -> int:
     return limits.prefix_capture_slots or min(n_sequences, _MAX_CAPTURE_SLOTS)
 
 
-def make_cache(limits: LimitsConfig, n_sequences: int, max_context: int) -> KVCache:
+def make_cache(
+    limits: LimitsConfig, n_sequences: int, max_context: int, bounds: CellBounds | None = None
+) -> KVCache:
     """The cache that `limits` ask for, for n_sequences at once of max_context positions.
 
-    A contiguous cache, and one with snapshots, reserves max_context cells for each
-    sequence, snapshot and capture slot; a paged cache needs the room of one sequence.
-    One of max_cells is left to the executor, for padded writes. Raises InvalidInputError
-    with the numbers where that does not fit.
+    A contiguous cache, one with snapshots, and one in a pool with bounds reserves max_context
+    cells for each sequence, snapshot and capture slot; another paged cache needs the room of
+    one sequence. One of max_cells is left to the executor, for padded writes. Raises
+    InvalidInputError with the numbers where that does not fit.
     """
     contiguous = limits.cache == "contiguous"
     if contiguous and limits.prefix_cache_entries:
@@ -38,13 +43,16 @@ def make_cache(limits: LimitsConfig, n_sequences: int, max_context: int) -> KVCa
     n_captures = capture_slots(limits, n_sequences)
     page_size = max_context if contiguous else limits.page_size
     reservation = -(-max_context // page_size) * page_size
-    n_reserved = n_sequences + limits.prefix_cache_entries + n_captures
+    reserved = _Reserved(n_sequences, limits.prefix_cache_entries, n_captures, reservation)
+    if bounds is not None:
+        reserved.check_resident(bounds.max_resident)
+        reserved.check_cells(min(limits.max_cells or bounds.max_cells, bounds.max_cells))
     if limits.max_cells is None:
-        n_cells = n_reserved * reservation
+        n_cells = reserved.n_cells
     else:
         n_cells = limits.max_cells - 1
-        reserves_all = contiguous or limits.prefix_cache_entries > 0
-        _check_room(limits, n_sequences, n_captures, reservation, reserves_all)
+        alone = not contiguous and not limits.prefix_cache_entries
+        (_Reserved(1, 0, 0, reservation) if alone else reserved).check_cells(limits.max_cells)
     if contiguous:
         return ContiguousCache(n_sequences, max_context)
     return PageCache(
@@ -54,22 +62,44 @@ def make_cache(limits: LimitsConfig, n_sequences: int, max_context: int) -> KVCa
     )
 
 
-def _check_room(
-    limits: LimitsConfig, n_sequences: int, n_captures: int, reservation: int, reserves_all: bool
-) -> None:
-    assert limits.max_cells is not None
-    n_reserved = n_sequences + limits.prefix_cache_entries + n_captures if reserves_all else 1
-    n_needed = n_reserved * reservation + 1
-    if n_needed <= limits.max_cells:
-        return
-    sum_ = (
-        f"{n_sequences} sequences, {limits.prefix_cache_entries} snapshots and "
-        f"{n_captures} capture slots"
-        if reserves_all
-        else "one sequence"
-    )
-    raise InvalidInputError(
-        f"max_cells is {limits.max_cells}, but {sum_} of {reservation} cells each, and one for "
-        f"padded writes, need {n_needed}; lower max_context or raise max_cells",
-        param="max_cells",
-    )
+@dataclass(frozen=True, slots=True)
+class _Reserved:
+    """Who reserves cells, and how many each."""
+
+    n_sequences: int
+    n_snapshots: int
+    n_captures: int
+    each: int
+
+    @property
+    def n_cells(self) -> int:
+        return self._n_resident * self.each
+
+    def check_cells(self, max_cells: int) -> None:
+        n_needed = self.n_cells + 1
+        if n_needed > max_cells:
+            raise InvalidInputError(
+                f"max_cells is {max_cells}, but {self} of {self.each} cells each, and one for "
+                f"padded writes, need {n_needed}; lower max_context or raise max_cells",
+                param="max_cells",
+            )
+
+    def check_resident(self, most: int) -> None:
+        if self._n_resident > most:
+            raise InvalidInputError(
+                f"{self} are {self._n_resident} sessions, of which the pool of cells tracks at "
+                f"most {most}; lower max_decode_sequences",
+                param="max_decode_sequences",
+            )
+
+    def __str__(self) -> str:
+        if self._n_resident == 1:
+            return "one sequence"
+        return (
+            f"{self.n_sequences} sequences, {self.n_snapshots} snapshots and "
+            f"{self.n_captures} capture slots"
+        )
+
+    @property
+    def _n_resident(self) -> int:
+        return self.n_sequences + self.n_snapshots + self.n_captures

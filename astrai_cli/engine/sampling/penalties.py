@@ -11,6 +11,8 @@ from collections.abc import Collection, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from backends.base import LogitChange
+
 
 class BaseLogitStrategy(ABC):
     """Changes logits before candidates are narrowed down; remembers the answer where it must."""
@@ -18,6 +20,10 @@ class BaseLogitStrategy(ABC):
     @abstractmethod
     def apply(self, logits: NDArray[np.float32]) -> None:
         """Change logits [vocabulary] in place."""
+
+    @abstractmethod
+    def change(self) -> LogitChange:
+        """What `apply` does now, for an executor to do."""
 
     def observe(self, token_id: int) -> None:  # noqa: B027 (most strategies have no memory)
         """Take note of the answer's next token."""
@@ -37,6 +43,11 @@ class RepetitionPenaltyStrategy(BaseLogitStrategy):
     def apply(self, logits: NDArray[np.float32]) -> None:
         seen = logits[self._ids]
         logits[self._ids] = np.where(seen > 0, seen / self._penalty, seen * self._penalty)
+
+    def change(self) -> LogitChange:
+        return LogitChange(
+            self._ids, float(self._penalty), np.zeros(len(self._ids), dtype=np.float32)
+        )
 
     def observe(self, token_id: int) -> None:
         if token_id not in self._seen:
@@ -60,6 +71,9 @@ class OccurrencePenaltyStrategy(BaseLogitStrategy):
     def apply(self, logits: NDArray[np.float32]) -> None:
         logits[self._ids] -= self._presence + self._frequency * self._counts
 
+    def change(self) -> LogitChange:
+        return LogitChange(self._ids, 1.0, -(self._presence + self._frequency * self._counts))
+
     def observe(self, token_id: int) -> None:
         place = self._places.setdefault(token_id, len(self._ids))
         if place == len(self._ids):
@@ -77,3 +91,6 @@ class LogitBiasStrategy(BaseLogitStrategy):
 
     def apply(self, logits: NDArray[np.float32]) -> None:
         logits[self._ids] += self._bias
+
+    def change(self) -> LogitChange:
+        return LogitChange(self._ids, 1.0, self._bias)

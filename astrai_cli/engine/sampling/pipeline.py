@@ -28,7 +28,7 @@ from astrai_cli.engine.sampling.penalties import (
 )
 from astrai_cli.engine.sampling.random import uniform
 from astrai_cli.errors import ExecutionError
-from backends.base import Draw
+from backends.base import ALL_TOKENS, Draw, ExecutorInfo
 
 _BLOCK = 256
 # Below this, quotients leave float32, and nothing but the likeliest token could be drawn.
@@ -45,12 +45,11 @@ class SamplingPipeline:
         seed: int,
         *,
         greedy: bool = False,
-        draw: Draw | None = None,
+        draw: Draw,
     ) -> None:
         """greedy: take the largest logit instead of narrowing and drawing.
 
-        draw: what an executor would do that draws by itself, but for `uniform`; None where
-        none can.
+        draw: what an executor would do that draws by itself, but for `uniform` and changes.
         """
         self._logit_strategies = tuple(logit_strategies)
         self._strategies = tuple(strategies)
@@ -70,18 +69,24 @@ class SamplingPipeline:
         greedy = params.temperature < _GREEDY_BELOW
         strategies = () if greedy else tuple(_strategies(params))
         logit_strategies = _logit_strategies(params, prompt)
-        draw = None if logit_strategies else _draw_of(params, greedy)
+        draw = _draw_of(params, greedy)
         return cls(logit_strategies, strategies, seed, greedy=greedy, draw=draw)
 
-    def draw(self, index: int, max_top_k: int) -> Draw | None:
+    def draw(self, index: int, info: ExecutorInfo) -> Draw | None:
         """How an executor may draw the answer's token number `index`; None where it cannot.
 
-        max_top_k: the executor's.
+        What it draws is to be told to `observe`.
         """
         draw = self._draw_there
-        if draw is None or draw.top_k > max_top_k:
+        if draw.top_k > info.max_top_k or (self._logit_strategies and not info.changes_logits):
             return None
-        return replace(draw, uniform=uniform(self._seed, index))
+        changes = tuple(strategy.change() for strategy in self._logit_strategies)
+        return replace(draw, uniform=uniform(self._seed, index), changes=changes)
+
+    def observe(self, token_id: int) -> None:
+        """Take note of a token of the answer that was drawn elsewhere."""
+        for strategy in self._logit_strategies:
+            strategy.observe(token_id)
 
     def sample(self, logits: NDArray[np.float32], index: int) -> int:
         """The id of the answer's token number `index`, drawn from logits [vocabulary].
@@ -97,8 +102,7 @@ class SamplingPipeline:
             strategy.apply(changed)
         # One more array of this size would be mapped anew for each draw, which costs four times it.
         token_id = self._draw(changed, index, out=changed)
-        for strategy in self._logit_strategies:
-            strategy.observe(token_id)
+        self.observe(token_id)
         return token_id
 
     def _draw(
@@ -124,13 +128,10 @@ def sample(
     return SamplingPipeline.from_params(params, seed).sample(logits, index)
 
 
-def _draw_of(params: SamplingParams, greedy: bool) -> Draw | None:
-    """Executors draw from some of the likeliest, never from a whole vocabulary."""
+def _draw_of(params: SamplingParams, greedy: bool) -> Draw:
     if greedy:
         return Draw(0.0)
-    if not params.top_k:
-        return None
-    return Draw(params.temperature, params.top_k, params.top_p, params.min_p)
+    return Draw(params.temperature, params.top_k or ALL_TOKENS, params.top_p, params.min_p)
 
 
 def _logit_strategies(params: SamplingParams, prompt: Sequence[int]) -> list[BaseLogitStrategy]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from types import SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
@@ -24,13 +25,14 @@ from backends.mlx.sampling import MAX_TOP_K, UNUSABLE, draw_tokens
 
 VOCABULARY = 3000
 Floats = NDArray[np.float32]
+INFO = SimpleNamespace(max_top_k=MAX_TOP_K, changes_logits=False)
 
 
 def both(logits: Floats, params: list[SamplingParams], index: int) -> tuple[list[int], list[int]]:
     """What the host and the device draw from rows of logits, each under its own parameters."""
     pipelines = [SamplingPipeline.from_params(each, seed) for seed, each in enumerate(params)]
     host = [pipeline.sample(row, index) for pipeline, row in zip(pipelines, logits, strict=True)]
-    draws = [pipeline.draw(index, MAX_TOP_K) for pipeline in pipelines]
+    draws = [pipeline.draw(index, INFO) for pipeline in pipelines]
     drawn = draw_tokens(mx.array(logits), [draw for draw in draws if draw is not None])
     return host, np.array(drawn).tolist()
 
@@ -98,7 +100,7 @@ def test_logits_that_are_no_numbers(bad: float, temperature: float) -> None:
 
 def test_what_only_hosts_can_draw() -> None:
     def draw(**options: Any) -> Draw | None:
-        return SamplingPipeline.from_params(SamplingParams(**options), 1).draw(0, MAX_TOP_K)
+        return SamplingPipeline.from_params(SamplingParams(**options), 1).draw(0, INFO)
 
     assert draw(temperature=0.0) == Draw(0.0, uniform=draw(temperature=0.0).uniform)  # type: ignore[union-attr]  # known to be one
     assert draw(top_k=MAX_TOP_K) is not None

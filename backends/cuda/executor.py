@@ -1,0 +1,184 @@
+"""Runs an artifact with PyTorch, on a GPU or, for tests, on the processor."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from astrai_cli.artifact import Artifact
+from astrai_cli.config import LimitsConfig
+from astrai_cli.errors import ExecutionError, InvalidInputError
+from astrai_cli.models.decoder import Decoder
+from astrai_cli.models.vision_spec import normalised
+from backends.artifact_vision import check_tower, max_patches
+from backends.base import (
+    ALL_TOKENS,
+    CellBounds,
+    ExecutorInfo,
+    Step,
+    StepOutput,
+    context_limit,
+)
+from backends.cuda import kernels
+from backends.cuda.attention import CellPool
+from backends.cuda.build import use_cache_folder
+from backends.cuda.device import choose_device, free_memory, naming_memory
+from backends.cuda.forward import StaticForward, prepare_static, run_others
+from backends.cuda.inputs import Layout, upload
+from backends.cuda.loading import load_decoder, load_tower
+from backends.cuda.sampling import draw_tokens
+from backends.packing import PackedStep, check_image, pack
+
+MAX_SESSIONS = 64
+
+
+class CudaExecutor:
+    """An artifact of the cuda backend, open.
+
+    A step reaches the device in one copy and comes back in one, and the host waits for
+    nothing between them.
+    """
+
+    def __init__(self, artifact: Artifact, limits: LimitsConfig) -> None:
+        """Load model and tower.
+
+        Raises ArtifactError, InvalidInputError, ModelFileError, and BackendUnavailableError
+        where the device is not there.
+        """
+        check_tower(artifact, limits.mmproj)
+        use_cache_folder()
+        if limits.threads is not None:
+            torch.set_num_threads(limits.threads)
+        spec, vision, details = artifact.spec, artifact.manifest.vision, artifact.manifest.details
+        device = choose_device(limits.device)
+        dtype: torch.dtype = getattr(torch, details["activation_dtype"])
+        max_context = context_limit(spec, limits.max_context)
+        with naming_memory(device, f"the weights of {artifact.path.name}"):
+            self._decoder: Decoder | None = load_decoder(
+                artifact.path, spec, dtype, device, packed=kernels.available(device)
+            )
+            self._tower = (
+                None if vision is None else load_tower(artifact.path, vision.spec, dtype, device)
+            )
+        self._device = device
+        self._dtype = dtype
+        self._sizes: list[int] = details["forward_sizes"]
+        self._pool: CellPool | None = None
+        self._static: list[StaticForward] = []
+        self._info = ExecutorInfo(
+            spec=spec,
+            backend="cuda",
+            max_step_tokens=details["max_step_tokens"],
+            max_context=max_context,
+            bytes_per_cell=spec.kv_values_per_token * dtype.itemsize,
+            details={
+                "kv_dtype": details["activation_dtype"],
+                "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
+            },
+            vision=None if vision is None else vision.spec,
+            max_vision_patches=max_patches(artifact, limits),
+            max_top_k=0 if details["logits"] else ALL_TOKENS,
+            changes_logits=not details["logits"],
+            cell_bounds=CellBounds(details["max_cells"], MAX_SESSIONS),
+        )
+
+    @property
+    def info(self) -> ExecutorInfo:
+        return self._info
+
+    @torch.inference_mode()
+    def allocate(self, cells: int) -> None:
+        if cells < 1:
+            raise InvalidInputError(f"cannot allocate {cells} cells; it must be 1 or more")
+        decoder = self._open_decoder()
+        self._drop_cells()
+        size = self._info.bytes_per_cell
+        with naming_memory(self._device, f"{cells} cells of {size} bytes each"):
+            pool = CellPool(self._info.spec, cells, self._dtype, self._device)
+            self._static = prepare_static(decoder, pool, self._sizes, self._info.max_context)
+        self._pool = pool
+
+    @torch.inference_mode()
+    def step(self, step: Step) -> StepOutput:
+        decoder = self._open_decoder()
+        packed = pack(step, self._info, 0 if self._pool is None else self._pool.n_cells)
+        assert self._pool is not None
+        layout = Layout.of(step, packed, kernels.tile_rows(self._info.spec))
+        try:
+            logits = self._forward(decoder, self._pool, layout, packed)
+            return _fetch(logits, step)
+        except torch.OutOfMemoryError as error:
+            raise ExecutionError(self._out_of_memory(step)) from error
+        except RuntimeError as error:
+            raise ExecutionError(f"the cuda executor failed: {error}") from error
+
+    @torch.inference_mode()
+    def encode_image(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        spec = check_image(pixels, self._info)
+        if self._tower is None:
+            raise ExecutionError("the executor is closed")
+        try:
+            rows: Tensor = self._tower(torch.from_numpy(normalised(pixels, spec)))
+        except RuntimeError as error:
+            raise ExecutionError(f"the cuda executor failed: {error}") from error
+        return rows.cpu().numpy()
+
+    def close(self) -> None:
+        self._decoder = self._tower = None
+        self._drop_cells()
+
+    def _forward(
+        self, decoder: Decoder, pool: CellPool, layout: Layout, packed: PackedStep
+    ) -> Tensor:
+        """Logits [R, vocabulary] of the rows wanted."""
+        is_single = all(group.count == 1 for group in layout.groups)
+        if is_single and not len(packed.embedded):
+            for forward in self._static:
+                if forward.size >= layout.n_rows:
+                    padded = layout.padded(forward.size, pool.padding)
+                    logits, inputs = forward(padded)
+                    return logits.index_select(0, inputs.wanted)
+        return run_others(decoder, pool, layout, packed.embeddings)
+
+    def _open_decoder(self) -> Decoder:
+        if self._decoder is None:
+            raise ExecutionError("the executor is closed")
+        return self._decoder
+
+    def _drop_cells(self) -> None:
+        self._pool = None
+        self._static = []
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _out_of_memory(self, step: Step) -> str:
+        """What to say of a step that the device had no memory for, whose memory is freed."""
+        memory = free_memory(self._device)
+        assert self._pool is not None
+        return (
+            f"no memory for a step of {step.n_tokens} tokens in {len(step.sequences)} sequences "
+            f"beside {self._pool.n_cells} cells of {self._info.bytes_per_cell} bytes{memory}; "
+            "lower max_cells, max_step_tokens or max_prefill_chunk"
+        )
+
+
+def _fetch(logits: Tensor, step: Step) -> StepOutput:
+    """Draw what is to be drawn, and bring ids and the other rows to the host in one copy.
+
+    This is where the host waits for the device.
+    """
+    draws = [each.draw for each in step.sequences if each.draw is not None]
+    if not draws:
+        return StepOutput(logits.cpu().numpy())
+    is_drawn = np.repeat(
+        [each.draw is not None for each in step.sequences],
+        [each.logit_rows for each in step.sequences],
+    )
+    order = upload(np.argsort(~is_drawn, kind="stable"), logits.device)
+    tokens = draw_tokens(logits[order[: len(draws)]], draws)
+    others = logits[order[len(draws) :]]
+    words = torch.cat([tokens, others.view(torch.int32).flatten()]).cpu().numpy()
+    rows = words[len(draws) :].view(np.float32).reshape(others.shape)
+    return StepOutput(rows, words[: len(draws)].tolist())

@@ -1,0 +1,100 @@
+"""Steps on the device: those of prepared sizes, captured as CUDA graphs, and all others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from astrai_cli.models.decoder import Decoder
+from backends.cuda import kernels
+from backends.cuda.attention import CellPool
+from backends.cuda.inputs import Group, Layout, StepTensors, upload
+
+# Graphs need what they call compiled and loaded before they are captured.
+_WARM_UPS = 3
+
+
+class StaticForward:
+    """`forward_{size}`: one token of each of `size` sequences.
+
+    On a GPU with kernels it is a graph, which is launched as a whole; what differs from step
+    to step is in one buffer.
+    """
+
+    def __init__(self, decoder: Decoder, pool: CellPool, size: int, buffer: Tensor) -> None:
+        """buffer: int32, as long as `StepTensors.most_integers` says; other sizes may share it."""
+        self.size = size
+        self._decoder = decoder
+        self._pool = pool
+        self._buffer = buffer
+        self._rows = torch.arange(size, device=buffer.device)
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._logits = torch.empty(0)
+
+    def capture(self, memory: Any) -> Any:
+        """Compile and load what it runs, and capture it; the memory that graphs may share.
+
+        memory: that of another graph, or None.
+        """
+        idle = Layout.idle(self._pool.padding).padded(self.size, self._pool.padding)
+        for _ in range(_WARM_UPS):
+            _, inputs = self(idle)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=memory):
+            self._logits = self._run(inputs, ())
+        self._graph = graph
+        return graph.pool()
+
+    def __call__(self, layout: Layout) -> tuple[Tensor, StepTensors]:
+        """Logits [size, vocabulary], valid until the next step, of a layout of `size` rows."""
+        integers = layout.integers()
+        self._buffer[: len(integers)].copy_(
+            upload(integers, self._buffer.device), non_blocking=True
+        )
+        inputs = StepTensors.of(self._buffer, layout)
+        if self._graph is None:
+            return self._run(inputs, layout.groups), inputs
+        self._graph.replay()
+        return self._logits, inputs
+
+    def _run(self, inputs: StepTensors, groups: Sequence[Group]) -> Tensor:
+        attend = self._pool.attend_by(inputs, groups)
+        h = self._decoder.embed(inputs.tokens)
+        logits: Tensor = self._decoder(h, inputs.positions, self._rows, attend)
+        return logits
+
+
+def run_others(
+    decoder: Decoder, pool: CellPool, layout: Layout, embeddings: NDArray[np.float32]
+) -> Tensor:
+    """`forward_others`: logits [R, vocabulary] of the rows wanted, of any step."""
+    device = pool.keys[0].device
+    inputs = StepTensors.of(upload(layout.integers(), device), layout)
+    h = decoder.embed(inputs.tokens)
+    if len(embeddings):
+        h[inputs.embedded] = upload(embeddings, device).to(h)
+    attend = pool.attend_by(inputs, layout.groups)
+    logits: Tensor = decoder(h, inputs.positions, inputs.wanted, attend)
+    return logits
+
+
+def prepare_static(
+    decoder: Decoder, pool: CellPool, sizes: Sequence[int], max_context: int
+) -> list[StaticForward]:
+    """The prepared sizes, ascending; captured where the device runs kernels on a GPU."""
+    device = pool.keys[0].device
+    most = StepTensors.most_integers(max(sizes), max_context)
+    buffer = torch.zeros(most, dtype=torch.int32, device=device)
+    forwards = [StaticForward(decoder, pool, size, buffer) for size in sizes]
+    if device.type == "cuda" and kernels.available(device):
+        memory = None
+        # The largest first: the smaller ones fit into its memory.
+        for forward in reversed(forwards):
+            memory = forward.capture(memory)
+    return forwards
