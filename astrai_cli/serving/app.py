@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -18,6 +16,7 @@ from astrai_cli.serving.anthropic.count import TokenCounter
 from astrai_cli.serving.engine import ServingEngine
 from astrai_cli.serving.errors import error_response
 from astrai_cli.serving.metrics import CountResponses
+from astrai_cli.serving.models import ModelEndpoints
 from astrai_cli.serving.openai.chat import OpenAIResponseBuilder
 from astrai_cli.serving.openai.completions import CompletionResponseBuilder
 from astrai_cli.serving.openapi import OpenApiEndpoints
@@ -43,6 +42,7 @@ def create_app(engine: ServingEngine, access: Access) -> ASGIApp:
 def create_routes(engine: ServingEngine, access: Access) -> list[Route]:
     """Which path leads where."""
     endpoints = _Endpoints(engine)
+    models = ModelEndpoints(engine)
     sessions = SessionEndpoints(engine)
     openapi = OpenApiEndpoints(root_path=access.root_path, has_keys=bool(access.keys))
     return [
@@ -52,8 +52,8 @@ def create_routes(engine: ServingEngine, access: Access) -> list[Route]:
         Route("/v1/responses", endpoints.responses, methods=["POST"]),
         Route("/v1/messages", endpoints.messages, methods=["POST"]),
         Route("/v1/messages/count_tokens", TokenCounter(engine).answer, methods=["POST"]),
-        Route("/v1/models", endpoints.models),
-        Route("/v1/models/{model:path}", endpoints.model),
+        Route("/v1/models", models.list),
+        Route("/v1/models/{model:path}", models.get),
         Route("/v1/sessions/{session_id:path}/reset", sessions.reset, methods=["POST"]),
         Route("/v1/sessions/{session_id:path}", sessions.delete, methods=["DELETE"]),
         Route("/openapi.json", openapi.document),
@@ -87,13 +87,6 @@ class _Endpoints:
     async def messages(self, request: Request) -> Response:
         return await ProtocolHandler(request, self._engine, AnthropicResponseBuilder()).handle()
 
-    async def models(self, _request: Request) -> Response:
-        return JSONResponse({"object": "list", "data": [self._model()]})
-
-    async def model(self, request: Request) -> Response:
-        self._engine.check_model(request.path_params["model"])
-        return JSONResponse(self._model())
-
     async def health(self, _request: Request) -> Response:
         state = self._engine.client.state
         if state is WorkerState.READY:
@@ -111,15 +104,6 @@ class _Endpoints:
     async def metrics(self, _request: Request) -> Response:
         page = await self._engine.metrics.page(self._engine.client)
         return Response(page, media_type=CONTENT_TYPE)
-
-    def _model(self) -> dict[str, Any]:
-        return {
-            "id": self._engine.model_id,
-            "object": "model",
-            "created": self._engine.created,
-            "owned_by": "astrai",
-            "context_length": self._engine.max_context,
-        }
 
 
 def _error_response(request: Request, error: Exception) -> Response:

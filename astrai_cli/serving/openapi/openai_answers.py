@@ -172,13 +172,22 @@ class Completion(Head):
 
 
 class Model(TypedDict):
-    """The model. context_length: tokens of a prompt and its answer together."""
+    """The model, with the fields of OpenAI's and Anthropic's clients.
+
+    context_length: tokens of a prompt and its answer together.
+    """
 
     id: str
     object: Literal["model"]
     created: int
     owned_by: str
     context_length: int
+    type: Literal["model"]
+    display_name: str
+    created_at: str
+    lifecycle: Literal["active"]
+    max_input_tokens: int
+    max_tokens: int
 
 
 class ModelList(TypedDict):
@@ -186,6 +195,9 @@ class ModelList(TypedDict):
 
     object: Literal["list"]
     data: list[Model]
+    has_more: Literal[False]
+    first_id: str
+    last_id: str
 
 
 class Detail(TypedDict):

@@ -317,6 +317,13 @@ def test_calls_against_the_schema_fail_the_answer(client: Anthropic) -> None:
     assert (body["type"], body["error"]["type"]) == ("error", "api_error")
 
 
+def test_the_model_is_listed(client: Anthropic) -> None:
+    (model,) = client.models.list()
+    assert client.models.retrieve(model.id) == model
+    assert (model.type, model.max_input_tokens, model.lifecycle) == ("model", 1024, "active")
+    assert model.created_at.tzinfo is not None
+
+
 def test_a_client_that_waits_too_long_gives_up(server: ServerProcess) -> None:
     with pytest.raises(anthropic.APITimeoutError):
         ask(server.anthropic(timeout=0.05), ASKED, extra_body={"ignore_eos": True})
