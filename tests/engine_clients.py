@@ -14,6 +14,7 @@ from astrai_cli.config import LimitsConfig
 from astrai_cli.engine.engine import InferenceEngine, RequestHandle
 from astrai_cli.engine.request import Event, Finish, GenerationRequest, Piece, SamplingParams
 from astrai_cli.engine.sampling import SamplingPipeline
+from astrai_cli.engine.speculation import Proposer
 from astrai_cli.models.text import TextModel
 from backends.base import Step
 
@@ -77,13 +78,14 @@ def run_schedule(
     limits: LimitsConfig,
     executor: NumpyExecutor | None = None,
     text: TextModel | None = None,
+    proposer: Proposer | None = None,
 ) -> InferenceEngine:
     """Let clients arrive and give up at their steps, from inside the executor.
 
     When the engine runs out of work before a client's step, the client comes early.
     """
     executor = executor or NumpyExecutor(VOCABULARY, CONTEXT, 32)
-    engine = InferenceEngine(executor, text or byte_text(), limits)
+    engine = InferenceEngine(executor, text or byte_text(), limits, proposer=proposer)
 
     def before_step(step: Step) -> None:
         now = len(executor.steps)

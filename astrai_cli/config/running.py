@@ -14,6 +14,7 @@ from astrai_cli.config.base import (
     UserPath,
     default_cache_dir,
 )
+from astrai_cli.config.speculation import Speculation
 
 
 class ModelConfig(Group):
@@ -107,7 +108,7 @@ class ExportConfig(_Bounds, _Vision):
     )
 
 
-class LimitsConfig(_Bounds, _Vision):
+class LimitsConfig(_Bounds, _Vision, Speculation):
     """What the engine may use at run time."""
 
     hf_tokenizer: UserPath | None = Field(

@@ -21,6 +21,7 @@ from astrai_cli.engine.request import Event, Finish, GenerationRequest, Piece, S
 from astrai_cli.engine.result import Completion, GenerateResult
 from astrai_cli.engine.scheduler import InferenceScheduler
 from astrai_cli.engine.sessions import Turn
+from astrai_cli.engine.speculation import NGramProposer, Proposer
 from astrai_cli.engine.task import Sink, Task
 from astrai_cli.errors import InvalidInputError, RequestCancelledError
 from astrai_cli.models.text import TextModel
@@ -89,8 +90,10 @@ class InferenceEngine:
         limits: LimitsConfig | None = None,
         cache: KVCache | None = None,
         on_evicted: Callable[[str], None] = lambda session_id: None,
+        *,
+        proposer: Proposer | None = None,
     ) -> None:
-        """cache: the one that `limits` ask for when left out.
+        """cache, proposer: those that `limits` ask for when left out.
         on_evicted: told of every session that is evicted, in whichever thread; must not block.
 
         Raises InvalidInputError where the memory for the cells cannot be had or a limit
@@ -103,7 +106,11 @@ class InferenceEngine:
         self._token_bytes = TokenBytes(text.tokenizer)
         self._prompts = PromptPreparer(executor.info, text, self.limits.max_image_bytes)
         self._scheduler = InferenceScheduler(
-            executor, self.limits, cache or self._make_cache(executor.info), on_evicted
+            executor,
+            self.limits,
+            cache or self._make_cache(executor.info),
+            on_evicted,
+            proposer=proposer or self._make_proposer(),
         )
 
     @property
@@ -296,6 +303,11 @@ class InferenceEngine:
     def _make_cache(self, info: ExecutorInfo) -> KVCache:
         n_sequences = EngineLimits.resolve(self.limits, info).max_sequences
         return make_cache(self.limits, n_sequences, info.max_context, info.cell_bounds)
+
+    def _make_proposer(self) -> Proposer | None:
+        if self.limits.speculate == "ngram":
+            return NGramProposer(self.limits.ngram_n_draft)
+        return None
 
     def _complete(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
         started: list[tuple[GenerateResult, RequestHandle]] = []

@@ -34,7 +34,7 @@ from backends.base import Draw, ExecutorInfo
 
 
 class GenerationTask(Task):
-    """Continues a prompt, one drawn token at a time."""
+    """Continues a prompt, token by token; a step that checks guesses may give several."""
 
     def __init__(
         self,
@@ -74,6 +74,8 @@ class GenerationTask(Task):
         self._stops = StopMatcher(request.stop)
         self._end_text = ""
         self._rest = ""
+        self._n_proposed = 0
+        self._n_accepted = 0
 
     @property
     def n_reusable(self) -> int:
@@ -92,7 +94,13 @@ class GenerationTask(Task):
         return Turn(self.identity.copy(), self.n_prompt)
 
     def finish(self) -> Finish:
-        return dataclasses.replace(super().finish(), matched_stop=self._stops.matched)
+        finish = super().finish()
+        usage = dataclasses.replace(
+            finish.usage,
+            accepted_tokens=self._n_accepted,
+            rejected_tokens=self._n_proposed - self._n_accepted,
+        )
+        return dataclasses.replace(finish, usage=usage, matched_stop=self._stops.matched)
 
     def deliver(self) -> None:
         """Send what text is still held back, then the Finish."""
@@ -101,7 +109,7 @@ class GenerationTask(Task):
         super().deliver()
 
     def _logit_rows(self, n: int) -> int:
-        return int(n == self.n_pending)
+        return 1 + self.n_drafted if n == self.n_pending + self.n_drafted else 0
 
     def _draw(self, info: ExecutorInfo) -> Draw | None:
         if self._n_logprobs is not None:
@@ -109,35 +117,55 @@ class GenerationTask(Task):
         return self._pipeline.draw(self.n_known - self.n_prompt, info)
 
     def _accept(self, logits: NDArray[np.float32], drawn: int | None) -> None:
-        if drawn is None:
-            token_id = self._pipeline.sample(logits[-1], self.n_known - self.n_prompt)
-        elif drawn >= 0:
-            token_id = drawn
-            self._pipeline.observe(token_id)
-        else:
+        """Take the next token, and as long as it is the guessed one, the one behind it."""
+        first = self.n_known
+        guesses = self.history[first : first + self.n_drafted].tolist()
+        self.n_drafted = 0
+        texts: list[str] = []
+        logprobs: list[TokenLogprob] = []
+        while True:
+            row = self.n_known - first
+            token_id = self._sample(logits[row]) if drawn is None else self._observe(drawn)
+            texts.append(self._take(token_id))
+            if self._n_logprobs is not None and token_id not in self._end_ids:
+                logprobs.append(token_logprob(logits[row], token_id, self._n_logprobs))
+            if self.state is TaskState.FINISHED or guesses[row : row + 1] != [token_id]:
+                break
+            self.n_computed += 1
+        self._n_proposed += len(guesses)
+        self._n_accepted += self.n_known - first - 1
+        self._send("".join(texts), first, tuple(logprobs))
+
+    def _sample(self, logits: NDArray[np.float32]) -> int:
+        return self._pipeline.sample(logits, self.n_known - self.n_prompt)
+
+    def _observe(self, drawn: int) -> int:
+        if drawn < 0:
             raise ExecutionError("the model's logits hold NaN or have no finite maximum")
+        self._pipeline.observe(drawn)
+        return drawn
+
+    def _take(self, token_id: int) -> str:
+        """Append the answer's next token and end the answer where it ends it; its text."""
         self.append(token_id)
         if token_id in self._end_ids:
             self._end_text = self._token_bytes.named(token_id).decode(errors="replace")
             self.end("stop")
-            self._send("", token_id)
-            return
+            return ""
         text = self._stops.feed(self._detokenizer.feed(token_id))
         if self._stops.matched is not None:
             self.end("stop")
         elif self.n_known == self.n_tokens_max:
             self.end("length")
-        self._send(text, token_id, self._logprobs(logits, token_id))
+        return text
 
-    def _send(self, text: str, token_id: int, logprobs: tuple[TokenLogprob, ...] = ()) -> None:
-        is_first = self.n_known == self.n_prompt + 1
+    def _send(self, text: str, first: int, logprobs: tuple[TokenLogprob, ...]) -> None:
+        """Send the tokens from position `first` on."""
+        is_first = first == self.n_prompt
         prompt = Usage(self.n_prompt, 0, self.n_reused) if is_first else None
-        self._sink(Piece(text, (token_id,), logprobs, prompt))
-
-    def _logprobs(self, logits: NDArray[np.float32], token_id: int) -> tuple[TokenLogprob, ...]:
-        if self._n_logprobs is None:
-            return ()
-        return (token_logprob(logits[-1], token_id, self._n_logprobs),)
+        self._sink(
+            Piece(text, tuple(self.history[first : self.n_known].tolist()), logprobs, prompt)
+        )
 
 
 class ScoringTask(Task):

@@ -76,13 +76,16 @@ class Usage:
     """Token counts of a request.
 
     prompt_tokens counts every row of an image, completion_tokens an end token that was
-    generated. cached_tokens of the prompt's did not have to be run; that depends on what
-    ran before, so it does not make answers differ.
+    generated. cached_tokens of the prompt's did not have to be run. accepted_tokens of the
+    answer's had been guessed, and rejected_tokens, which are no part of it, wrongly. These
+    three depend on what else ran, so they do not make answers differ.
     """
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = field(default=0, compare=False)
+    accepted_tokens: int = field(default=0, compare=False)
+    rejected_tokens: int = field(default=0, compare=False)
 
     @property
     def total_tokens(self) -> int:

@@ -5,7 +5,7 @@ them; *refill* moves waiting tasks to free places, first come first served;
 *decode* and *prefill* choose the tokens of the next step: one of every answering
 task, and of the prompts, in order of arrival, as many as fit a chunk, or a part of
 one beside answers. So no answer waits longer than that, and tasks join and leave
-between steps.
+between steps. Where there is a proposer, drafts fill what room is left in the step.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from astrai_cli.engine.batch import Batch, Share
 from astrai_cli.engine.cache import ContiguousCache, KVCache
 from astrai_cli.engine.limits import EngineLimits
 from astrai_cli.engine.sessions import Session, SessionTable, Turn
+from astrai_cli.engine.speculation import AdaptiveDrafts, FullDrafts, Proposer, Speculator
 from astrai_cli.engine.stats import EngineStats
 from astrai_cli.engine.task import Task, TaskState
 from astrai_cli.errors import (
@@ -52,8 +53,10 @@ class InferenceScheduler:
         limits: LimitsConfig,
         cache: KVCache | None = None,
         on_evicted: Callable[[str], None] = lambda session_id: None,
+        *,
+        proposer: Proposer | None = None,
     ) -> None:
-        """on_evicted: as in SessionTable.
+        """on_evicted: as in SessionTable. proposer: makes drafts; None for none.
 
         Raises InvalidInputError for limits that the executor cannot keep.
         """
@@ -69,6 +72,11 @@ class InferenceScheduler:
             )
         executor.allocate(self._cache.n_cells)
         self._stats = EngineStats()
+        self._speculator: Speculator | None = None
+        if proposer is not None:
+            policy = AdaptiveDrafts() if limits.adaptive_drafts else FullDrafts()
+            max_tokens = self._limits.max_step_tokens
+            self._speculator = Speculator(proposer, policy, self._cache, max_tokens, self._stats)
 
         # Written under this one lock; the batch by the engine thread alone, so it reads freely.
         lock = threading.Lock()
@@ -201,6 +209,8 @@ class InferenceScheduler:
                 self._batch.refill()
                 shares = self._batch.decode()
                 shares += self._batch.prefill(len(shares))
+                if self._speculator is not None:
+                    shares = self._speculator.extend(shares)
                 if shares:
                     self._step(shares)
         except Exception:
@@ -233,6 +243,8 @@ class InferenceScheduler:
                 return
             for task in finished:
                 self._leave_session(task)
+                if self._speculator is not None:
+                    self._speculator.forget(task.id)
             self._n_inflight -= len(finished)
             self._room.notify_all()
         for task in finished:
@@ -260,7 +272,7 @@ class InferenceScheduler:
 
     def _step(self, shares: list[Share]) -> None:
         """Run one packed step; a failure ends the tasks in it and no others."""
-        n_decoded = sum(task.state is TaskState.DECODING for task, _ in shares)
+        n_decoded = sum(n for task, n in shares if task.state is TaskState.DECODING)
         try:
             self._encode_images(shares)
             info = self._executor.info
@@ -288,6 +300,8 @@ class InferenceScheduler:
                 task.end("error", _as_execution_error(error))
             else:
                 self._cache.record(task.id, task.identity, task.n_computed)
+        if self._speculator is not None:
+            self._speculator.record(time.perf_counter() - started)
 
     def _encode_images(self, shares: list[Share]) -> None:
         """Compute the embeddings that the step needs and that are not there yet."""

@@ -21,6 +21,9 @@ class EngineStats:
         self._tokens_decoded = 0
         self._tokens_reused = 0
         self._preemptions = 0
+        self._drafts = 0
+        self._tokens_proposed = 0
+        self._tokens_accepted = 0
         self._images_encoded = 0
         self._image_seconds = 0.0
         self._finished: Counter[FinishReason] = Counter()
@@ -37,6 +40,12 @@ class EngineStats:
     def record_reuse(self, n_tokens: int) -> None:
         """Tokens whose keys and values were there already."""
         self._tokens_reused += n_tokens
+
+    def record_draft(self, n_proposed: int, n_accepted: int) -> None:
+        """A draft of n_proposed tokens was checked."""
+        self._drafts += 1
+        self._tokens_proposed += n_proposed
+        self._tokens_accepted += n_accepted
 
     def record_preemption(self) -> None:
         self._preemptions += 1
@@ -61,7 +70,8 @@ class EngineStats:
     def as_dict(self) -> dict[str, Any]:
         """Times in seconds; tokens are those run through the model, and those reused instead.
 
-        The hit rate is the part of all prompts' tokens that was reused.
+        The hit rate is the part of all prompts' tokens that was reused. The accepted length is
+        the mean of a draft's tokens that were right.
         """
         n_prompt = self._tokens_reused + self._tokens_prefilled
         return {
@@ -74,6 +84,10 @@ class EngineStats:
             "tokens_decoded": self._tokens_decoded,
             "tokens_reused": self._tokens_reused,
             "prefix_hit_rate": self._tokens_reused / n_prompt if n_prompt else 0.0,
+            "drafts": self._drafts,
+            "tokens_proposed": self._tokens_proposed,
+            "tokens_accepted": self._tokens_accepted,
+            "accepted_length_mean": self._tokens_accepted / self._drafts if self._drafts else 0.0,
             "preemptions": self._preemptions,
             "images_encoded": self._images_encoded,
             "image_seconds_total": self._image_seconds,

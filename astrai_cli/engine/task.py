@@ -50,7 +50,8 @@ class Task(ABC):
     history holds the n_known tokens there are so far, prompt first, and the positions of an
     image's rows count as tokens; the keys and values of the first n_computed are in the
     cache. It has room for n_tokens_max. n_reused of the prompt's tokens did not have to be
-    run. The scheduler sets session.
+    run. The n_drafted ids behind the known ones are guesses that the next step checks.
+    The scheduler sets session.
     """
 
     session: Session
@@ -77,6 +78,7 @@ class Task(ABC):
             self._identity[: self.n_prompt] = prompt.identity
         self.n_known = self.n_prompt
         self.n_computed = 0
+        self.n_drafted = 0
         self.state = TaskState.WAITING
         self.cancel_requested = False
         self.n_reused = 0
@@ -105,6 +107,11 @@ class Task(ABC):
     @abstractmethod
     def n_reusable(self) -> int:
         """Leading positions that need not be run where their keys and values are there."""
+
+    @property
+    def n_draft_max(self) -> int:
+        """How many tokens may be guessed: the one behind the last of them must have room."""
+        return max(0, self.n_tokens_max - self.n_known - 1)
 
     @property
     def expires_at(self) -> float:
@@ -157,16 +164,22 @@ class Task(ABC):
         image = self._image
         return image if image is not None and image.is_in(self.n_computed, n) else None
 
+    def draft(self, token_ids: NDArray[np.int32]) -> None:
+        """Let the next step check guesses, at most n_draft_max, of the tokens to come."""
+        self.n_drafted = len(token_ids)
+        self.history[self.n_known : self.n_known + self.n_drafted] = token_ids
+
     def share(self, n: int, view: KVCacheView, info: ExecutorInfo) -> SequenceStep:
-        """The next n pending tokens, as this task's share of a step of that executor."""
+        """The next n pending and guessed tokens, as this task's share of an executor's step."""
         start = self.n_computed
+        n_rows = self._logit_rows(n)
         return SequenceStep(
             self.history[start : start + n],
             start,
             view.pages,
-            self._logit_rows(n),
+            n_rows,
             () if self._image is None else self._image.spans(start, n),
-            self._draw(info) if self._logit_rows(n) else None,
+            self._draw(info) if n_rows == 1 else None,
         )
 
     def append(self, token_id: int) -> None:
@@ -181,7 +194,7 @@ class Task(ABC):
         drawn: the token that the executor drew instead. Raises whatever the sink does, and
         ExecutionError where the logits are unusable.
         """
-        self.n_computed += n
+        self.n_computed += n - self.n_drafted
         if drawn is not None or len(logits):
             self._accept(logits, drawn)
 

@@ -86,6 +86,10 @@ class KVCache(ABC):
         """Make sure the task has cells for n_positions; what was promised is always there."""
 
     @abstractmethod
+    def shrink(self, task_id: int, n_positions: int) -> None:
+        """Take back what the task has grown beyond n_positions, all it knows now."""
+
+    @abstractmethod
     def record(self, task_id: int, identity: Identity, n_computed: int) -> None:
         """Take note that the first n_computed positions, of this identity, are computed."""
 

@@ -53,6 +53,9 @@ class ContiguousCache(KVCache):
     def grow(self, task_id: int, n_positions: int) -> bool:
         return n_positions <= self.page_size
 
+    def shrink(self, task_id: int, n_positions: int) -> None:
+        """A slot has one size."""
+
     def record(self, task_id: int, identity: Identity, n_computed: int) -> None:
         """Nothing to note: no other task will ask."""
 

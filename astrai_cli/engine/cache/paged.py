@@ -113,6 +113,9 @@ class PageCache(KVCache):
             table.extend([self._pool.allocate()])
         return True
 
+    def shrink(self, task_id: int, n_positions: int) -> None:
+        self._pool.release(self._tasks[task_id].cut(self._storage.pages_for(n_positions)))
+
     def record(self, task_id: int, identity: Identity, n_computed: int) -> None:
         table = self._tasks[task_id]
         table.n_cached = n_computed

@@ -45,8 +45,14 @@ def make_cache(
     reservation = -(-max_context // page_size) * page_size
     reserved = _Reserved(n_sequences, limits.prefix_cache_entries, n_captures, reservation)
     if bounds is not None:
+        if (limits.max_cells or 0) > bounds.max_cells:
+            raise InvalidInputError(
+                f"max_cells is {limits.max_cells}, but the artifact was exported for "
+                f"{bounds.max_cells}",
+                param="max_cells",
+            )
         reserved.check_resident(bounds.max_resident)
-        reserved.check_cells(min(limits.max_cells or bounds.max_cells, bounds.max_cells))
+        reserved.check_cells(limits.max_cells or bounds.max_cells)
     if limits.max_cells is None:
         n_cells = reserved.n_cells
     else:

@@ -49,6 +49,12 @@ class PageTable:
             self._pages[self._n] = page
             self._n += 1
 
+    def cut(self, n_pages: int) -> list[int]:
+        """Remove the pages from number n_pages on; which they were."""
+        removed: list[int] = self._pages[n_pages : self._n].tolist()
+        self._n = min(self._n, n_pages)
+        return removed
+
 
 class TaskTable(dict[int, PageTable]):
     """The page table and the count of cached tokens of each task, by task id."""
