@@ -2,4 +2,4 @@
 
 import pytest
 
-pytest.register_assert_rewrite("conformance", "step_texts")
+pytest.register_assert_rewrite("conformance", "engine_suite", "server_suite", "step_texts")
