@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from muse_fixtures import CHAT_MMPROJ, CHAT_MODEL
 from recording_backend import RecordingBackend
+from server_process import ServerProcess, running_server
 
 from astrai_cli.config import ExportConfig, default_cache_dir
 from astrai_cli.models.pull import pull
@@ -36,6 +39,14 @@ def smollm2_artifact(smollm2_gguf: Path, cache_dir: Path) -> Path:
         str(smollm2_gguf), cache_dir, "cpu", ExportConfig(), lambda what, fraction: None
     )
     return artifact.path
+
+
+@pytest.fixture(scope="session")
+def muse_server() -> Iterator[ServerProcess]:
+    """A small trained Muse Glimmer that reasons, calls tools and sees, behind a real server."""
+    limits = {"mmproj": str(CHAT_MMPROJ), "max_context": 1024}
+    with running_server(CHAT_MODEL, tool_parser="atem", limits=limits) as running:
+        yield running
 
 
 @pytest.fixture

@@ -8,32 +8,24 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from muse_fixtures import CHAT, CHAT_MMPROJ, CHAT_MODEL
-from server_process import ServerProcess, running_server
+from muse_fixtures import CHAT
+from server_process import ServerProcess
 
 from astrai_cli.config import ServeConfig
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    limits = {"mmproj": str(CHAT_MMPROJ), "max_context": 1024}
-    with running_server(CHAT_MODEL, tool_parser="atem", limits=limits) as running:
-        yield running
-
-
-def run(server: ServerProcess, *command: str) -> str:
+def run(muse_server: ServerProcess, *command: str) -> str:
     """What an example wrote to stdout."""
     ran = subprocess.run(
         command,
         check=False,
         cwd=EXAMPLES,
-        env={**os.environ, "ASTRAI_URL": server.url},
+        env={**os.environ, "ASTRAI_URL": muse_server.url},
         capture_output=True,
         text=True,
         timeout=120,
@@ -57,8 +49,8 @@ def run(server: ServerProcess, *command: str) -> str:
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
-def test_python_example(server: ServerProcess, arguments: list[str], said: str) -> None:
-    assert re.search(said, run(server, sys.executable, *arguments))
+def test_python_example(muse_server: ServerProcess, arguments: list[str], said: str) -> None:
+    assert re.search(said, run(muse_server, sys.executable, *arguments))
 
 
 def test_every_python_example_is_run() -> None:
@@ -66,10 +58,10 @@ def test_every_python_example_is_run() -> None:
     assert {path.name for path in EXAMPLES.glob("*.py")} == {arguments[0] for arguments, _ in marks}
 
 
-def test_curl(server: ServerProcess) -> None:
+def test_curl(muse_server: ServerProcess) -> None:
     if shutil.which("curl") is None:
         pytest.skip("there is no curl")
-    said = run(server, "sh", "curl.sh")
+    said = run(muse_server, "sh", "curl.sh")
     assert said.count('"object":"chat.completion"') == 1
     assert "data: [DONE]" in said
     for kind in ("message", "text_completion", "response"):

@@ -6,21 +6,13 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from muse_fixtures import CHAT, CHAT_MMPROJ, CHAT_MODEL
-from server_process import ServerProcess, running_server
+from muse_fixtures import CHAT
+from server_process import ServerProcess
 
 FOLDER = Path(__file__).parents[2] / "javascript"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    limits = {"mmproj": str(CHAT_MMPROJ), "max_context": 1024}
-    with running_server(CHAT_MODEL, tool_parser="atem", limits=limits) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
@@ -35,14 +27,14 @@ def node() -> str:
 
 
 @pytest.mark.parametrize("client", ["openai", "anthropic", "ai"])
-def test_official_client(client: str, node: str, server: ServerProcess) -> None:
+def test_official_client(client: str, node: str, muse_server: ServerProcess) -> None:
     ran = subprocess.run(
         [node, "--test", "--test-timeout=60000", f"{client}.test.js"],
         check=False,
         cwd=FOLDER,
         env={
             "PATH": os.environ["PATH"],
-            "ASTRAI_TEST_URL": server.url,
+            "ASTRAI_TEST_URL": muse_server.url,
             "ASTRAI_TEST_IMAGE": str(CHAT / "blue.png"),
         },
         capture_output=True,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from muse_fixtures import CHAT, CHAT_MMPROJ, CHAT_MODEL, chat_cases, image_cases
+from muse_fixtures import CHAT, CHAT_MODEL, chat_cases, image_cases
 from openai import APIStatusError, BadRequestError, OpenAI
 from server_process import ServerProcess, running_server
 
@@ -36,15 +36,8 @@ TOOLS = [WEATHER, TIME, FILE, SEARCH]
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    limits = {"mmproj": str(CHAT_MMPROJ), "max_context": 1024}
-    with running_server(CHAT_MODEL, tool_parser="atem", limits=limits) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(server: ServerProcess) -> OpenAI:
-    return server.openai()
+def client(muse_server: ServerProcess) -> OpenAI:
+    return muse_server.openai()
 
 
 @pytest.fixture(scope="module")
@@ -322,21 +315,21 @@ def test_colours_are_named(client: OpenAI, name: str) -> None:
 
 
 def test_a_conversation_about_an_image_encodes_it_once(
-    client: OpenAI, server: ServerProcess
+    client: OpenAI, muse_server: ServerProcess
 ) -> None:
     chat = about("green.png", "Name the colour of ")
     options = {"reasoning_effort": "low", "extra_body": {"session_id": "about green"}}
-    before = server.stats()["images_encoded"]
+    before = muse_server.stats()["images_encoded"]
     first = ask(client, chat, **options)
     chat += [first.choices[0].message, user("Say hello.")]
     second = ask(client, chat, **options)
-    assert server.stats()["images_encoded"] == before + 1
+    assert muse_server.stats()["images_encoded"] == before + 1
     n_first = first.usage.prompt_tokens + first.usage.completion_tokens
     # All but the last token that was generated, which nothing had run yet.
     assert second.usage.prompt_tokens_details.cached_tokens == n_first - 1
     alone = ask(client, chat, reasoning_effort="low")
     assert alone.choices[0].message == second.choices[0].message
-    assert server.stats()["images_encoded"] == before + 1
+    assert muse_server.stats()["images_encoded"] == before + 1
 
 
 def test_a_placeholder_that_somebody_wrote_is_no_image(client: OpenAI) -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import anthropic
 import pytest
 from anthropic import Anthropic, AsyncAnthropic
 from anthropic.types import Message
-from muse_fixtures import CHAT, CHAT_MMPROJ, CHAT_MODEL
+from muse_fixtures import CHAT
 from parrot import SAYING
 from server_process import ServerProcess, running_server
 
@@ -32,15 +31,8 @@ ASKED: list[Any] = [{"role": "user", "content": "Weather in Paris, please."}]
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    limits = {"mmproj": str(CHAT_MMPROJ), "max_context": 1024}
-    with running_server(CHAT_MODEL, tool_parser="atem", limits=limits) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(server: ServerProcess) -> Anthropic:
-    return server.anthropic()
+def client(muse_server: ServerProcess) -> Anthropic:
+    return muse_server.anthropic()
 
 
 def options_of(options: dict[str, Any]) -> dict[str, Any]:
@@ -146,10 +138,10 @@ def test_events_come_in_their_order(client: Anthropic) -> None:
     assert set(indices) == {0, 1}
 
 
-def test_the_raw_stream_is_what_the_reference_says(server: ServerProcess) -> None:
+def test_the_raw_stream_is_what_the_reference_says(muse_server: ServerProcess) -> None:
     body = {"messages": ASKED, "temperature": 0, "stream": True, "max_tokens": 8}
     with (
-        server.http() as http,
+        muse_server.http() as http,
         http.stream("POST", "/v1/messages?beta=true", json=body) as response,
     ):
         assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
@@ -324,9 +316,9 @@ def test_the_model_is_listed(client: Anthropic) -> None:
     assert model.created_at.tzinfo is not None
 
 
-def test_a_client_that_waits_too_long_gives_up(server: ServerProcess) -> None:
+def test_a_client_that_waits_too_long_gives_up(muse_server: ServerProcess) -> None:
     with pytest.raises(anthropic.APITimeoutError):
-        ask(server.anthropic(timeout=0.05), ASKED, extra_body={"ignore_eos": True})
+        ask(muse_server.anthropic(timeout=0.05), ASKED, extra_body={"ignore_eos": True})
 
 
 def test_text_of_a_model_without_tools(parrot_server: ServerProcess) -> None:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from muse_fixtures import CHAT, CHAT_MMPROJ, CHAT_MODEL
+from muse_fixtures import CHAT, CHAT_MODEL
 from openai import BadRequestError, OpenAI
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
-from server_process import ServerProcess, running_server
+from server_process import ServerProcess
 
 from astrai_cli.models.text import TextModel
 
@@ -33,15 +32,8 @@ ASK = "Weather in Paris, please."
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    limits = {"mmproj": str(CHAT_MMPROJ), "max_context": 1024}
-    with running_server(CHAT_MODEL, tool_parser="atem", limits=limits) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(server: ServerProcess) -> OpenAI:
-    return server.openai()
+def client(muse_server: ServerProcess) -> OpenAI:
+    return muse_server.openai()
 
 
 def ask(client: OpenAI, content: Any, **options: Any) -> Any:
@@ -49,9 +41,9 @@ def ask(client: OpenAI, content: Any, **options: Any) -> Any:
     return client.responses.create(input=content, **given)
 
 
-def raw_events(server: ServerProcess, **fields: Any) -> list[dict[str, Any]]:
+def raw_events(muse_server: ServerProcess, **fields: Any) -> list[dict[str, Any]]:
     body = {"temperature": 0, "max_output_tokens": 96, "stream": True, **fields}
-    with server.http() as http:
+    with muse_server.http() as http:
         text = http.post("/v1/responses", json=body).text
     events = [block.split("\n") for block in text.split("\n\n") if block]
     found = [json.loads(data.removeprefix("data: ")) for _, data in events]
@@ -98,14 +90,14 @@ CASES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_events_add_up_to_the_whole_response(
-    server: ServerProcess, client: OpenAI, name: str
+    muse_server: ServerProcess, client: OpenAI, name: str
 ) -> None:
     case = dict(CASES[name])
-    with server.http() as http:
+    with muse_server.http() as http:
         options = {"temperature": 0, "max_output_tokens": 96, **case}
         answer = http.post("/v1/responses", json=options).raise_for_status().json()
     whole = Response.model_validate_json(json.dumps(answer), strict=True)
-    events = raw_events(server, **case)
+    events = raw_events(muse_server, **case)
     for number, event in enumerate(events):
         assert event["sequence_number"] == number
         EVENT.validate_python(event)
@@ -257,11 +249,11 @@ def test_the_streaming_helper(client: OpenAI) -> None:
         assert "".join(text) == stream.get_final_response().output_text
 
 
-def test_from_asyncio(server: ServerProcess, client: OpenAI) -> None:
+def test_from_asyncio(muse_server: ServerProcess, client: OpenAI) -> None:
     alone = ask(client, "Say hello.")
 
     async def run() -> None:
-        client = server.async_openai()
+        client = muse_server.async_openai()
         options: dict[str, Any] = {"model": "astrai", "temperature": 0, "max_output_tokens": 96}
         response = await client.responses.create(input="Say hello.", **options)
         assert said(response) == said(alone)
@@ -282,10 +274,12 @@ def test_an_image(client: OpenAI) -> None:
     assert "red" in response.output_text
 
 
-def test_an_error_in_the_middle_fails_the_response(server: ServerProcess, client: OpenAI) -> None:
+def test_an_error_in_the_middle_fails_the_response(
+    muse_server: ServerProcess, client: OpenAI
+) -> None:
     strict = {**function("get_weather", ["city", "unit"], city="string"), "strict": True}
     case = {"input": ASK, "tools": [strict], "reasoning": {"effort": "high"}}
-    events = raw_events(server, **case)
+    events = raw_events(muse_server, **case)
     assert events[-1]["type"] == "response.failed"
     failed = Response.model_validate_json(json.dumps(events[-1]["response"]), strict=True)
     assert failed.status == "failed"
