@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from astrai_cli.config import ExportConfig
 from astrai_cli.errors import InvalidInputError
+from astrai_cli.models.architectures import ROPE_FACTORS
 from astrai_cli.models.source import VisionSource, open_source, open_vision
 from astrai_cli.models.vision_spec import POSITION_TABLE, vision_tensors
 from astrai_cli.models.weights import TensorSource, Weights
@@ -46,7 +47,8 @@ class WeightWriter:
 
     def write(self, folder: Path) -> dict[str, int]:
         """Write the shards; how many matrices are stored in each way."""
-        plans = {name: self._plan(name) for name in self._weights.shapes}
+        # The factors of rotation are in the spec.
+        plans = {name: self._plan(name) for name in self._weights.shapes if name != ROPE_FACTORS}
         names = {plan[0].name: name for name, plan in plans.items()}
         done = 0
         for number, shard in enumerate(split_into_shards([*plans.values()]), start=1):

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from astrai_cli.errors import ArtifactError, ModelFileError
-from astrai_cli.models.architectures import expected_tensors
 from astrai_cli.models.decoder import Block, Decoder
 from astrai_cli.models.safetensors import FLOATS, SafetensorsFile
 from astrai_cli.models.spec import ModelSpec
@@ -92,7 +91,10 @@ def load_decoder(
     stored = StoredTensors(folder, SHARD_PATTERN, device)
     with torch.device("meta"):
         decoder = Decoder(spec)
-    for name, shape in expected_tensors(spec).items():
+    shapes = {name: tuple(tensor.shape) for name, tensor in decoder.state_dict().items()}
+    if spec.tied_head:
+        del shapes["output.weight"]
+    for name, shape in shapes.items():
         matrix = stored.matrix(name, shape) if len(shape) == 2 else None
         if matrix is None:
             _set(decoder, name, stored.get(name, shape).to(dtype))

@@ -8,6 +8,7 @@ from astrai_cli.config import LimitsConfig
 from astrai_cli.engine.cache import ContiguousCache, KVCache, PageCache
 from astrai_cli.engine.cache.sizing import make_cache
 from astrai_cli.errors import InvalidInputError
+from backends.base import CellBounds
 
 
 def cache(n_sequences: int = 4, max_context: int = 100, **limits: Any) -> KVCache:
@@ -61,3 +62,19 @@ def test_what_does_not_fit_is_refused_with_the_numbers(
 ) -> None:
     with pytest.raises(InvalidInputError, match=message):
         cache(**limits)
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"prefix_cache_entries": 3}, "4 sequences, 3 snapshots and 2 capture slots are 9 .* 8;"),
+        ({"max_cells": 1001}, "max_cells is 1001, but the artifact was exported for 1000"),
+        ({"page_size": 300}, "max_cells is 1000, .* 4 sequences, .* of 300 cells each, .* 1201"),
+        ({"page_size": 50, "max_cells": 400}, "max_cells is 400, .* of 100 cells each, .* 401"),
+    ],
+)
+def test_a_pool_with_bounds_reserves_for_all(limits: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        make_cache(LimitsConfig(**limits), 4, 100, CellBounds(1000, 8))
+    made = make_cache(LimitsConfig(page_size=50, max_cells=401), 4, 100, CellBounds(1000, 8))
+    assert made.n_cells == 400

@@ -1,0 +1,301 @@
+"""What is the cuda executor's own, beside the conformance suites; on the processor."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from image_conformance import CELLS, encode, random_image
+from muse_fixtures import IMAGE, MMPROJ, Q4_K_M
+from step_texts import random_tokens
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from astrai_cli import load
+from astrai_cli.errors import BackendUnavailableError, ExecutionError, InvalidInputError
+from backends.base import (
+    ALL_TOKENS,
+    Draw,
+    EmbeddingSpan,
+    Executor,
+    LogitChange,
+    SequenceStep,
+    Step,
+    default_backend,
+    get_backend,
+)
+from backends.cuda import forward
+from backends.cuda.inputs import Layout
+
+OpenCuda = Callable[..., Executor]
+PAGE_SIZE = 64
+
+
+@pytest.fixture
+def executor(export: Any, open_cuda: OpenCuda) -> Iterator[Executor]:
+    with closing(open_cuda(export(Q4_K_M, MMPROJ))) as executor:
+        executor.allocate(CELLS)
+        yield executor
+
+
+def one_token_each(n: int, **fields: Any) -> Step:
+    """The next token of n sequences that have none yet."""
+    tokens = random_tokens(n)
+    pages = np.arange(n, dtype=np.int32)
+    return Step([SequenceStep(tokens[[i]], 0, pages[[i]], **fields) for i in range(n)], PAGE_SIZE)
+
+
+def mixed(executor: Executor) -> Step:
+    """Answers that are drawn in every way beside prompts, one of them with an image."""
+    image = encode(executor, IMAGE.read_bytes())
+    some = np.array([3, 9], dtype=np.int64)
+    draws = [
+        Draw(0.0),
+        Draw(1.1, 40, 0.9, 0.02, 0.3),
+        Draw(0.8, ALL_TOKENS, 0.7, 0.0, 0.9),
+        Draw(1.0, 9, uniform=0.5, changes=(LogitChange(some, 1.3, np.ones(2, np.float32)),)),
+    ]
+    pages = np.arange(8, dtype=np.int32)
+    answers = [
+        SequenceStep(random_tokens(1, n), 0, pages[[n]], 1, draw=draw)
+        for n, draw in enumerate(draws)
+    ]
+    prompts = [
+        SequenceStep(random_tokens(30, 5), 0, pages[[5]], 2),
+        SequenceStep(random_tokens(20, 6), 0, pages[[6]], 0, (EmbeddingSpan(2, image),)),
+    ]
+    return Step([*prompts, *answers], PAGE_SIZE)
+
+
+@pytest.mark.parametrize("n", [1, 3, 4, 31])
+def test_prepared_steps_are_padded_to_their_size(
+    executor: Executor, monkeypatch: pytest.MonkeyPatch, n: int
+) -> None:
+    sizes = []
+    run = forward.StaticForward.__call__
+
+    def watch(self: forward.StaticForward, layout: Layout) -> Any:
+        sizes.append((self.size, layout.n_rows))
+        assert set(layout.rows[2, n:]) <= {CELLS}
+        return run(self, layout)
+
+    monkeypatch.setattr(forward.StaticForward, "__call__", watch)
+    padded = executor.step(one_token_each(n)).logits
+    expected = 2 ** (n - 1).bit_length()
+    assert sizes == [(expected, expected)]
+    monkeypatch.setattr(executor, "_static", [])
+    np.testing.assert_allclose(executor.step(one_token_each(n)).logits, padded, atol=1e-5)
+
+
+def test_wider_steps_run_as_they_come(export: Any, open_cuda: OpenCuda) -> None:
+    with closing(open_cuda(export(Q4_K_M, forward_sizes=(2,)))) as executor:
+        executor.allocate(CELLS)
+        wide = executor.step(one_token_each(9)).logits.copy()
+        narrow = executor.step(one_token_each(2)).logits
+        np.testing.assert_allclose(narrow, wide[:2], atol=1e-5)
+
+
+class HostWaits(TorchFunctionMode):
+    """Counts what lets a host wait for a GPU, by name."""
+
+    METHODS = (
+        *("cpu", "numpy", "item", "tolist", "nonzero", "__bool__", "__int__", "__float__"),
+        *("__index__", "__contains__", "__array__", "masked_select", "unique", "equal"),
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: Counter[str] = Counter()
+        self._operators = _WaitingOperators(self.found)
+
+    def __enter__(self) -> HostWaits:
+        self._operators.__enter__()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._operators.__exit__(*error)
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        name = getattr(function, "__name__", "")
+        if name in self.METHODS:
+            self.found[name] += 1
+        return function(*args, **(kwargs or {}))
+
+
+class _WaitingOperators(TorchDispatchMode):
+    """Those whose result's size, or value, the host must know."""
+
+    OPERATORS = re.compile(
+        r"aten\.(_local_scalar_dense|nonzero|masked_select|_?unique|equal|is_nonzero|"
+        r"repeat_interleave\.Tensor|bincount|_assert_async)"
+    )
+
+    def __init__(self, found: Counter[str]) -> None:
+        super().__init__()
+        self._found = found
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        name = str(function)
+        by_mask = name.startswith(("aten.index.", "aten.index_put")) and any(
+            index is not None and index.dtype is torch.bool for index in args[1]
+        )
+        if by_mask or self.OPERATORS.match(name):
+            self._found[name] += 1
+        return function(*args, **(kwargs or {}))
+
+
+def test_the_host_waits_once_in_a_step(executor: Executor) -> None:
+    """Where the result is copied; the rest is queued, whatever is in the step."""
+    executor.allocate(70 * PAGE_SIZE)
+    steps = [
+        mixed(executor),
+        one_token_each(5),
+        one_token_each(5, draw=Draw(0.0)),
+        one_token_each(3, draw=Draw(1.0, 50, 0.9, 0.05, 0.4)),
+        one_token_each(70),
+    ]
+    for step in steps:
+        with HostWaits() as waits:
+            executor.step(step)
+        assert waits.found == {"cpu": 1, "numpy": 1}
+
+
+def test_the_watch_sees_what_waits() -> None:
+    x = torch.arange(4.0)
+    with HostWaits() as waits:
+        bool(x[0] > 1)
+        x[x > 1]
+        x.tolist()
+        torch.where(x > 2)
+    assert len(waits.found) >= 4
+
+
+def test_draws_beside_rows_of_logits(executor: Executor) -> None:
+    step = mixed(executor)
+    output = executor.step(step)
+    assert output.logits.shape == (2, executor.info.spec.vocab_size)
+    assert len(output.tokens) == 4
+    greedy = executor.step(Step([step.sequences[2]], PAGE_SIZE)).tokens
+    assert greedy[0] == output.tokens[0]
+
+
+def test_an_export_for_logits_draws_nothing(export: Any, open_cuda: OpenCuda) -> None:
+    with closing(open_cuda(export(Q4_K_M, logits=True))) as executor:
+        executor.allocate(CELLS)
+        with pytest.raises(InvalidInputError, match="at most 0"):
+            executor.step(one_token_each(1, draw=Draw(0.0)))
+
+
+def test_a_step_without_memory_harms_no_other(
+    executor: Executor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = executor.step(one_token_each(3)).logits.copy()
+    with monkeypatch.context() as patch:
+
+        def fail(*args: object) -> None:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+        patch.setattr("backends.cuda.executor.run_others", fail)
+        with pytest.raises(ExecutionError, match=rf"6 sequences beside {CELLS} cells of \d+ bytes"):
+            executor.step(mixed(executor))
+    np.testing.assert_array_equal(executor.step(one_token_each(3)).logits, expected)
+
+
+def test_other_failures_are_told(executor: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object, **options: object) -> None:
+        raise RuntimeError("the device is gone")
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", fail)
+    with pytest.raises(ExecutionError, match="the device is gone"):
+        executor.step(one_token_each(1))
+    with pytest.raises(ExecutionError, match="the device is gone"):
+        executor.encode_image(random_image(1, 1))
+
+
+def test_more_cells_than_memory(executor: Executor) -> None:
+    with pytest.raises(InvalidInputError, match=f"no memory for {2**50} cells of"):
+        executor.allocate(2**50)
+
+
+def test_a_closed_executor_runs_nothing(executor: Executor) -> None:
+    executor.close()
+    for use in (
+        lambda: executor.step(one_token_each(1)),
+        lambda: executor.allocate(5),
+        lambda: executor.encode_image(random_image(1, 1)),
+    ):
+        with pytest.raises(ExecutionError, match="closed"):
+            use()
+
+
+def test_a_tower_that_was_not_exported(export: Any, open_cuda: OpenCuda) -> None:
+    with pytest.raises(InvalidInputError, match="export the model with --mmproj"):
+        open_cuda(export(Q4_K_M), mmproj=MMPROJ)
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        (
+            {"max_decode_sequences": 60, "prefix_cache_entries": 8, "max_context": 64},
+            "60 sequences, 8 snapshots and 2 capture slots are 70 sessions, .* at most 64",
+        ),
+        (
+            {"max_decode_sequences": 8, "max_context": 512},
+            "max_cells is 4096, but 8 sequences, 0 snapshots and 0 capture slots of 512 cells "
+            "each, and one for padded writes, need 4097",
+        ),
+        (
+            {"max_decode_sequences": 2, "max_context": 256, "max_cells": 500},
+            "max_cells is 500, but 2 sequences, .* of 256 cells each, .* need 513",
+        ),
+        ({"max_cells": 5000, "max_context": 64}, "max_cells is 5000, but .* exported for 4096"),
+    ],
+    ids=["sessions", "cells of the export", "cells of the server", "more than exported"],
+)
+def test_every_session_reserves_a_whole_context(
+    export: Any, limits: dict[str, Any], message: str
+) -> None:
+    artifact = export(Q4_K_M, max_cells=4096)
+    with pytest.raises(InvalidInputError, match=message):
+        load(artifact, backend="cuda", device="cpu", threads=1, **limits)
+
+
+def test_what_just_fits(export: Any) -> None:
+    limits = {"max_decode_sequences": 2, "max_context": 256, "max_cells": 513}
+    artifact = export(Q4_K_M, max_cells=4096)
+    with load(artifact, backend="cuda", device="cpu", threads=1, **limits) as engine:
+        assert engine.get_stats()["cells_total"] == 512
+        assert engine.generate([1, 2, 3], max_tokens=2, ignore_eos=True).usage.prompt_tokens == 3
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_device_that_is_not_there(export: Any) -> None:
+    with pytest.raises(BackendUnavailableError, match=r"device is cuda, but .* cpu runs without"):
+        load(export(Q4_K_M), backend="cuda", device="cuda")
+    with pytest.raises(BackendUnavailableError, match="device is cuda, but"):
+        get_backend("cuda").build(lambda what, done: None)
+
+
+def test_the_default_where_there_is_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = tmp_path / "version"
+    monkeypatch.setattr("backends.base._NVIDIA_DRIVER", driver)
+    assert default_backend() != "cuda"
+    driver.touch()
+    for has_cuda, expected in ((False, "cpu"), (True, "cuda")):
+        monkeypatch.setattr("backends.base._torch_has_cuda", lambda has=has_cuda: has)
+        monkeypatch.setattr("sys.platform", "linux")
+        assert default_backend() == expected
