@@ -80,6 +80,7 @@ class ContextOverflowError(InvalidInputError):
                 f"max_tokens is {need.answer}; the context of {need.context} tokens "
                 "must hold the prompt too"
             )
+            param = "max_tokens"
         else:
             message = (
                 f"the prompt is too long: {need.prompt} tokens > {need.max_prompt} maximum{note}; "
@@ -124,12 +125,15 @@ class ServerError(AstraiError):
 
 
 class OverloadedError(AstraiError):
-    """There is no room for the request; trying again in about retry_after seconds may help."""
+    """There is no room for the request.
+
+    Trying again in about retry_after seconds may help; where waiting cannot, that is None.
+    """
 
     status = 429
     code = "overloaded"
 
-    def __init__(self, message: str, *, retry_after: float = 1.0) -> None:
+    def __init__(self, message: str, *, retry_after: float | None = 1.0) -> None:
         super().__init__(message)
         self.retry_after = retry_after
 
@@ -189,7 +193,7 @@ def error_of(
         return kind(message, param=param, need=need)
     if issubclass(kind, InvalidInputError):
         return kind(message, param=param)
-    if issubclass(kind, OverloadedError) and retry_after is not None:
+    if issubclass(kind, OverloadedError):
         return kind(message, retry_after=retry_after)
     return kind(message)
 

@@ -95,7 +95,11 @@ def _shown(option: Option, value: object) -> str:
 
 def _from_environ(environ: Mapping[str, str]) -> Iterator[tuple[str, Given]]:
     for name, option in all_options().items():
-        if value := environ.get(option.variable):
+        value = environ.get(option.variable)
+        if value == "" and option.is_secret:
+            # Meant to be set: without it the server would be open to all.
+            raise InvalidInputError(f"{option.variable} is empty", param=name)
+        if value:
             yield name, Given(value, option.variable)
 
 

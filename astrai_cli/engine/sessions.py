@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from astrai_cli.errors import (
 )
 
 MAX_ID_LENGTH = 256
+# They cannot stand in the path of a URL, by which sessions are ended.
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +113,15 @@ class SessionTable:
         """The named session for one more request, made where there is none.
 
         Raises OverloadedError where there is no slot for it, and none idle to evict,
-        and InvalidInputError for an id that is empty or too long.
+        and InvalidInputError for an id that is empty, too long or has control characters.
         """
         if not 1 <= len(session_id) <= MAX_ID_LENGTH:
             raise InvalidInputError(
                 f"session_id has {len(session_id)} characters; it must have 1 to {MAX_ID_LENGTH}",
                 param="session_id",
             )
+        if _CONTROLS.search(session_id):
+            raise InvalidInputError("session_id has control characters", param="session_id")
         if session_id not in self._named:
             self._require_slots(1)
             self._named[session_id] = Session(session_id)
@@ -170,9 +175,12 @@ class SessionTable:
         if n_missing <= 0:
             return
         if n_missing > self._n_evictable():
+            # Named sessions that idle stay; only anonymous ones end by themselves.
+            may_end = self._evict_idle or self._n_anonymous > 0
             raise OverloadedError(
                 f"{len(self)} sessions are open, of at most {self._max_sessions}"
-                + ("" if self._evict_idle else "; idle ones are not evicted")
+                + ("" if self._evict_idle else "; idle ones are not evicted"),
+                retry_after=1.0 if may_end else None,
             )
         for session in tuple(islice(self._idle(), n_missing)):
             self._remove(session)

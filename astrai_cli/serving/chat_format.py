@@ -18,7 +18,7 @@ from astrai_cli.serving.parsers import OutputParser, make_parser
 from astrai_cli.serving.reasoning import Effort
 from astrai_cli.serving.templates import ChatTemplate, Message
 from astrai_cli.serving.tool_schemas import ToolSet, prompt_alias
-from astrai_cli.serving.tool_schemas.json_text import parse_json
+from astrai_cli.serving.tool_schemas.json_text import MAX_VALUE_DEPTH, parse_json
 
 THINK = "<think>"
 THINKING_SWITCH = "enable_thinking"
@@ -138,7 +138,8 @@ class ChatFormat:
         arguments = parse_json(call.function.arguments) if call.function.arguments else {}
         if not isinstance(arguments, dict):
             raise InvalidInputError(
-                f"the arguments of call {call.id[:80]!r} are not the JSON of an object",
+                f"the arguments of call {call.id[:80]!r} are not the JSON of an object, "
+                f"at most {MAX_VALUE_DEPTH} levels deep",
                 param=f"{where}.tool_calls",
             )
         function = {"name": self._shown(call.function.name), "arguments": arguments}

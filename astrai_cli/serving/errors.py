@@ -135,6 +135,12 @@ def anthropic_error(problem: Problem) -> dict[str, Any]:
         },
         "request_id": REQUEST_ID.get(),
     }
+    if problem.code == UNSUPPORTED and problem.param == "thread":
+        # By this the official client's helpers tell to send whole conversations instead.
+        body["error"]["details"] = {
+            "error_code": "thread_unsupported_request",
+            "unsupported": ["thread"],
+        }
     if problem.detail is not None:
         body["detail"] = problem.detail
     return body
@@ -174,7 +180,8 @@ def _astrai_problem(error: AstraiError) -> Problem:
     headers = {}
     if error.status in {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE}:
         seconds = getattr(error, "retry_after", RETRY_AFTER_SECONDS)
-        headers["retry-after"] = str(ceil(seconds))
+        if seconds is not None:
+            headers["retry-after"] = str(ceil(seconds))
     return Problem(
         error.status,
         error.code,

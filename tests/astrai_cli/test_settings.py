@@ -152,6 +152,12 @@ def test_a_tilde_is_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     assert config.model.cache_dir == Path("/home/me/models")
 
 
+def test_a_secret_that_was_to_be_set_is_not_left_out() -> None:
+    with pytest.raises(InvalidInputError, match="ASTRAI_API_KEY is empty"):
+        read_settings({}, environ={"ASTRAI_API_KEY": ""})
+    assert read_settings({}, environ={"ASTRAI_PORT": ""}).config.serve.port == 8000
+
+
 def test_secrets_are_not_printed() -> None:
     config = read_settings({"api_key": "hunter2"}, environ={}).config
     assert "hunter2" not in repr(config) + config.model_dump_json()

@@ -183,6 +183,13 @@ class Ping(TypedDict):
     type: Literal["ping"]
 
 
+class ThreadRefused(TypedDict):
+    """Says that a conversation must be sent whole."""
+
+    error_code: Literal["thread_unsupported_request"]
+    unsupported: list[Literal["thread"]]
+
+
 class AnthropicErrorObject(TypedDict):
     """param: the field that is at fault, where it is one."""
 
@@ -200,6 +207,7 @@ class AnthropicErrorObject(TypedDict):
     message: str
     param: str | None
     code: str
+    details: NotRequired[ThreadRefused]
 
 
 class AnthropicError(TypedDict):

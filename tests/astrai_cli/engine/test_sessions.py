@@ -140,8 +140,12 @@ def test_sessions_stay_until_they_are_deleted(engine: InferenceEngine) -> None:
     for name in "ab":
         say(engine, (1, 2, 3), name)
     for name in ("c", None):
-        with pytest.raises(OverloadedError, match="2 sessions are open, of at most 2; idle ones"):
+        with pytest.raises(
+            OverloadedError, match="2 sessions are open, of at most 2; idle ones"
+        ) as caught:
             engine.submit(turn((1,), name).request, print)
+        # However long a client waits.
+        assert caught.value.retry_after is None
     with pytest.raises(OverloadedError):
         engine.generate("waiting for it would be in vain")
     engine.delete_session("a")
@@ -245,3 +249,5 @@ def test_a_session_id_has_bounds(engine: InferenceEngine) -> None:
     for name in ("", "x" * 257):
         with pytest.raises(InvalidInputError, match=f"session_id has {len(name)} characters"):
             engine.submit(turn((1,), name).request, print)
+    with pytest.raises(InvalidInputError, match="session_id has control characters"):
+        engine.submit(turn((1,), "a\nb").request, print)

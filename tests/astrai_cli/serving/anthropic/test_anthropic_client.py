@@ -9,7 +9,7 @@ from typing import Any
 
 import anthropic
 import pytest
-from anthropic import Anthropic, AsyncAnthropic
+from anthropic import Anthropic, AsyncAnthropic, beta_tool
 from anthropic.types import Message
 from muse_fixtures import CHAT
 from parrot import SAYING
@@ -307,6 +307,27 @@ def test_calls_against_the_schema_fail_the_answer(client: Anthropic) -> None:
         streamed(client, ASKED, **options)
     body: Any = caught.value.body
     assert (body["type"], body["error"]["type"]) == ("error", "api_error")
+
+
+def test_the_tool_runner_goes_on_without_threads(client: Anthropic) -> None:
+    asked: list[str] = []
+
+    @beta_tool
+    def get_weather(city: str) -> str:
+        """Weather of a city"""
+        asked.append(city)
+        return "sunny, 8 degrees"
+
+    runner = client.beta.messages.tool_runner(
+        model="astrai",
+        max_tokens=96,
+        messages=[{"role": "user", "content": "Weather in Paris, please."}],
+        tools=[get_weather],
+        output_config={"effort": "low"},
+        extra_body={"temperature": 0},
+    )
+    assert runner.until_done().stop_reason == "end_turn"
+    assert len(asked) == 1
 
 
 def test_the_model_is_listed(client: Anthropic) -> None:
