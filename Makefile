@@ -51,7 +51,7 @@ $(JS)/node_modules/.ready: $(JS)/package-lock.json | setup
 		|| echo "make: npm found no packages; the tests of JavaScript clients will be skipped" >&2
 
 test: build-cpu javascript-clients ## run the test suite; PYTEST_ARGS='-k scheduler' narrows it
-	$(BIN)/pytest $(PYTEST_ARGS)
+	$(BIN)/pytest -n 2 --dist loadfile $(PYTEST_ARGS)
 
 lint: setup ## check style, format and types
 	$(BIN)/ruff check
