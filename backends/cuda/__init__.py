@@ -43,7 +43,7 @@ class CudaBackend:
             from backends.cuda.executor import CudaExecutor
         except ImportError as error:
             raise missing_package(self.name, error.name) from error
-        return CudaExecutor(Artifact.open(source), options)
+        return CudaExecutor.open(Artifact.open(source), options)
 
 
 backend: Backend = CudaBackend()

@@ -35,13 +35,13 @@ def build_kernels(progress: Progress) -> Path:
     except ImportError as error:
         raise missing_package("cuda", error.name) from error
     from backends.cuda import kernels
-    from backends.cuda.device import choose_device
+    from backends.cuda.device import choose_device, device_name
 
     device = choose_device("cuda")
     if not kernels.available(device):
         raise missing_package("cuda", "triton")
     report: dict[str, Any] = {
-        "device": torch.cuda.get_device_name(device),
+        "device": device_name(device),
         "memory_bytes": torch.cuda.get_device_properties(device).total_memory,
         "torch": torch.__version__,
         "cuda": torch.version.cuda,

@@ -20,6 +20,11 @@ def choose_device(name: str) -> torch.device:
     return torch.device("cuda" if has_gpu and name != "cpu" else "cpu")
 
 
+def device_name(device: torch.device) -> str:
+    """The GPU's, or "cpu"."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+
+
 @contextmanager
 def naming_memory(device: torch.device, what: str) -> Iterator[None]:
     """Raises InvalidInputError, with the numbers, where the device has no memory for it."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -11,6 +13,7 @@ from astrai_cli.artifact import Artifact
 from astrai_cli.config import LimitsConfig
 from astrai_cli.errors import ExecutionError, InvalidInputError
 from astrai_cli.models.decoder import Decoder
+from astrai_cli.models.vision import VisionTower
 from astrai_cli.models.vision_spec import normalised
 from backends.artifact_vision import check_tower, max_patches
 from backends.base import (
@@ -24,14 +27,15 @@ from backends.base import (
 from backends.cuda import kernels
 from backends.cuda.attention import CellPool
 from backends.cuda.build import use_cache_folder
-from backends.cuda.device import choose_device, free_memory, naming_memory
+from backends.cuda.device import choose_device, device_name, free_memory, naming_memory
 from backends.cuda.forward import StaticForward, prepare_static, run_others
 from backends.cuda.inputs import Layout, upload
 from backends.cuda.loading import load_decoder, load_tower
 from backends.cuda.sampling import draw_tokens
 from backends.packing import PackedStep, check_image, pack
 
-MAX_SESSIONS = 64
+# Sequences, snapshots and capture slots.
+MAX_RESIDENT = 64
 
 
 class CudaExecutor:
@@ -41,48 +45,61 @@ class CudaExecutor:
     nothing between them.
     """
 
-    def __init__(self, artifact: Artifact, limits: LimitsConfig) -> None:
+    def __init__(
+        self,
+        info: ExecutorInfo,
+        decoder: Decoder,
+        tower: VisionTower | None,
+        forward_sizes: Sequence[int],
+        dtype: torch.dtype,
+    ) -> None:
+        """forward_sizes: the counts of sequences to prepare steps for, ascending.
+
+        dtype: of keys and values.
+        """
+        self._info = info
+        self._decoder: Decoder | None = decoder
+        self._tower = tower
+        self._sizes = forward_sizes
+        self._dtype = dtype
+        self._device = decoder.rope_frequencies.device
+        self._pool: CellPool | None = None
+        self._static: list[StaticForward] = []
+
+    @classmethod
+    def open(cls, artifact: Artifact, limits: LimitsConfig) -> CudaExecutor:
         """Load model and tower.
 
         Raises ArtifactError, InvalidInputError, ModelFileError, and BackendUnavailableError
         where the device is not there.
         """
         check_tower(artifact, limits.mmproj)
+        max_context = context_limit(artifact.spec, limits.max_context)
         use_cache_folder()
         if limits.threads is not None:
             torch.set_num_threads(limits.threads)
-        spec, vision, details = artifact.spec, artifact.manifest.vision, artifact.manifest.details
         device = choose_device(limits.device)
+        path, spec, vision = artifact.path, artifact.spec, artifact.manifest.vision
+        details = artifact.manifest.details
         dtype: torch.dtype = getattr(torch, details["activation_dtype"])
-        max_context = context_limit(spec, limits.max_context)
-        with naming_memory(device, f"the weights of {artifact.path.name}"):
-            self._decoder: Decoder | None = load_decoder(
-                artifact.path, spec, dtype, device, packed=kernels.available(device)
-            )
-            self._tower = (
-                None if vision is None else load_tower(artifact.path, vision.spec, dtype, device)
-            )
-        self._device = device
-        self._dtype = dtype
-        self._sizes: list[int] = details["forward_sizes"]
-        self._pool: CellPool | None = None
-        self._static: list[StaticForward] = []
-        self._info = ExecutorInfo(
+        packed = kernels.available(device)
+        with naming_memory(device, f"the weights of {path.name}"):
+            decoder = load_decoder(path, spec, dtype, device, packed=packed)
+            tower = None if vision is None else load_tower(path, vision.spec, dtype, device)
+        info = ExecutorInfo(
             spec=spec,
             backend="cuda",
             max_step_tokens=details["max_step_tokens"],
             max_context=max_context,
             bytes_per_cell=spec.kv_values_per_token * dtype.itemsize,
-            details={
-                "kv_dtype": details["activation_dtype"],
-                "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
-            },
+            details={"kv_dtype": details["activation_dtype"], "device": device_name(device)},
             vision=None if vision is None else vision.spec,
             max_vision_patches=max_patches(artifact, limits),
             max_top_k=0 if details["logits"] else ALL_TOKENS,
             changes_logits=not details["logits"],
-            cell_bounds=CellBounds(details["max_cells"], MAX_SESSIONS),
+            cell_bounds=CellBounds(details["max_cells"], MAX_RESIDENT),
         )
+        return cls(info, decoder, tower, details["forward_sizes"], dtype)
 
     @property
     def info(self) -> ExecutorInfo:

@@ -106,7 +106,8 @@ def load_decoder(
         _tie_head(decoder)
     decoder.add_module("output", Float32Head(decoder.output))
     blocks = (cast(Block, block) for block in decoder.blk)
-    decoder.blk = nn.ModuleList(DeviceBlock(block, compiled=packed) for block in blocks)
+    compiled = packed and device.type == "cuda"
+    decoder.blk = nn.ModuleList(DeviceBlock(block, compiled=compiled) for block in blocks)
     decoder.rope_frequencies = decoder.rope_frequencies.to(device)
     return decoder.requires_grad_(False).eval()
 

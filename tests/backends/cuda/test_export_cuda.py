@@ -24,12 +24,13 @@ from tokenizers.models import WordLevel
 from astrai_cli.artifact import Artifact
 from astrai_cli.config import LimitsConfig
 from astrai_cli.errors import ArtifactError, InvalidInputError
+from astrai_cli.models.decoder import Decoder
 from astrai_cli.models.gguf import ModelFile
 from astrai_cli.models.weights import Weights
 from backends import shards
 from backends.base import Executor, SequenceStep, Step, get_backend
 from backends.cuda.export import SHARD_PATTERN
-from backends.cuda.loading import StoredTensors
+from backends.cuda.loading import StoredTensors, load_decoder
 
 Export = Callable[..., Path]
 OpenCuda = Callable[..., Executor]
@@ -115,6 +116,20 @@ def test_variants_of_models(
     tmp_path: Path, export: Export, open_cuda: OpenCuda, fields: dict[str, Any]
 ) -> None:
     source = tiny_gguf(tmp_path, **fields)
+    tokens = random_tokens(100).tolist()
+    logits = logits_of(open_cuda(export(source)), tokens)
+    assert distance(logits, reference_logits(source, tokens)) < 1e-4
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_packed_matrices_stay_packed_where_kernels_run(
+    tmp_path: Path, export: Export, open_cuda: OpenCuda, monkeypatch: pytest.MonkeyPatch, tied: bool
+) -> None:
+    def load_packed(*arguments: Any, packed: bool) -> Decoder:
+        return load_decoder(*arguments, packed=not packed)
+
+    monkeypatch.setattr("backends.cuda.executor.load_decoder", load_packed)
+    source = tiny_gguf(tmp_path, architecture="qwen2", tied=tied, type="Q4_1")
     tokens = random_tokens(100).tolist()
     logits = logits_of(open_cuda(export(source)), tokens)
     assert distance(logits, reference_logits(source, tokens)) < 1e-4
