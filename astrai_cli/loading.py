@@ -9,6 +9,7 @@ from pathlib import Path
 
 from astrai_cli.config import ExportConfig, LimitsConfig, ModelConfig
 from astrai_cli.engine.engine import InferenceEngine
+from astrai_cli.engine.speculation import Proposer
 from astrai_cli.errors import AstraiError, BackendUnavailableError, InvalidInputError
 from astrai_cli.models.resolve import resolve_artifact, resolve_model_file
 from astrai_cli.models.text import TextModel
@@ -63,15 +64,16 @@ def open_engine(
     model: RunnableModel,
     limits: LimitsConfig,
     on_evicted: Callable[[str], None] = lambda session_id: None,
+    proposer: Proposer | None = None,
 ) -> InferenceEngine:
-    """Open what `prepare_model` returned; on_evicted as in InferenceEngine. Raises AstraiError."""
+    """Open what `prepare_model` returned; the others as in InferenceEngine. Raises AstraiError."""
     backend = get_backend(model.backend)
     if reason := backend.unavailable():
         raise BackendUnavailableError(reason)
     text = TextModel.read(model.source, limits.hf_tokenizer)
     executor = backend.open(model.source, limits)
     try:
-        return InferenceEngine(executor, text, limits, on_evicted=on_evicted)
+        return InferenceEngine(executor, text, limits, on_evicted=on_evicted, proposer=proposer)
     except AstraiError:
         executor.close()
         raise

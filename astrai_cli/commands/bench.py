@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from astrai_cli.commands.parameters import JsonFlag, with_settings
@@ -12,14 +13,19 @@ from astrai_cli.commands.progress import show_progress
 from astrai_cli.settings import Settings
 
 if TYPE_CHECKING:
+    from astrai_cli.benchmark.drafts import DraftMeasurement
     from astrai_cli.benchmark.quality import Quality
     from astrai_cli.benchmark.speed import Measurement
 
 
 @with_settings("bench", "model", "limits")
 def bench(model: ModelArgument, *, as_json: JsonFlag = False, settings: Settings) -> None:
-    """Time prefill and decode; with --quality also compare with the float32 of the same file."""
-    from astrai_cli.benchmark.runs import find_reference, run_quality, run_speed
+    """Time prefill and decode.
+
+    With --quality also compare with the float32 of the same file; with --speculate, or
+    --synthetic-acceptance, also time answers with and without drafts in turn.
+    """
+    from astrai_cli.benchmark.runs import find_reference, run_drafts, run_quality, run_speed
 
     config = settings.config
     runnable = prepare(model, config)
@@ -29,10 +35,23 @@ def bench(model: ModelArgument, *, as_json: JsonFlag = False, settings: Settings
             reference = find_reference(model, runnable, config)
             quality = run_quality(runnable, reference, text, config, progress)
         speed = run_speed(runnable, config, progress)
+        drafts = run_drafts(runnable, config, progress)
     if as_json:
-        print(json.dumps(_report(runnable.backend, speed, quality), indent=2))
+        report = _report(runnable.backend, speed, quality)
+        report["drafts"] = drafts and [_draft_report(each) for each in drafts]
+        print(json.dumps(report, indent=2))
     else:
         _print(speed, quality)
+        _print_drafts(drafts or [])
+
+
+def _draft_report(measured: DraftMeasurement) -> dict[str, Any]:
+    return {
+        **asdict(measured),
+        "gain": measured.gain,
+        "acceptance": measured.acceptance,
+        "accepted_length": measured.accepted_length,
+    }
 
 
 def _report(backend: str, speed: list[Measurement], quality: Quality | None) -> dict[str, Any]:
@@ -74,3 +93,23 @@ def _print(speed: list[Measurement], quality: Quality | None) -> None:
             "top-1 agreement": f"{quality.top1_agreement:.4f}",
         }
         console.print(table(("", ""), facts.items()))
+
+
+def _print_drafts(drafts: list[DraftMeasurement]) -> None:
+    from astrai_cli.commands.tables import stdout_console, table
+
+    if not drafts:
+        return
+    columns = ("drafts", "none", "with", "gain", "accepted", "a draft")
+    rows = [
+        (
+            f"decode {each.batch}",
+            f"{median(each.plain):.1f}",
+            f"{median(each.drafted):.1f}",
+            f"{each.gain:.2f}",
+            f"{each.acceptance:.1%}",
+            f"{each.accepted_length:.2f}",
+        )
+        for each in drafts
+    ]
+    stdout_console().print(table(columns, rows))

@@ -27,6 +27,18 @@ class BenchConfig(Group):
     )
     repeats: int = Field(5, ge=1, le=1000, description="Timed runs of each measurement.")
     warmup: int = Field(1, ge=0, le=100, description="Runs before the timed ones, not counted.")
+    draft_prompt: UserPath | None = Field(
+        None,
+        description="Text file whose continuation drafts are timed on, where there are any; "
+        "random tokens that repeat themselves when left out.",
+    )
+    synthetic_acceptance: float | None = Field(
+        None,
+        ge=0.0,
+        le=1.0,
+        description="Time drafts whose tokens are right this often, in the place of real ones, "
+        "to learn what acceptance would give what speed.",
+    )
     quality: UserPath | None = Field(
         None, description="Text file to compare the artifact with its float32 reference on."
     )

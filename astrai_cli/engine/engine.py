@@ -60,6 +60,7 @@ class GenerateOptions(TypedDict, total=False):
     session_id: str | None
     timeout: float | None
     images: Sequence[ImageSource]
+    drafts: bool
 
 
 _SAMPLING_OPTIONS = frozenset(field.name for field in fields(SamplingParams))

@@ -74,6 +74,7 @@ class GenerationTask(Task):
         self._stops = StopMatcher(request.stop)
         self._end_text = ""
         self._rest = ""
+        self._takes_drafts = request.drafts
         self._n_proposed = 0
         self._n_accepted = 0
 
@@ -81,6 +82,10 @@ class GenerationTask(Task):
     def n_reusable(self) -> int:
         """All but the last token, whose logits are wanted."""
         return self.n_known - 1
+
+    @property
+    def n_draft_max(self) -> int:
+        return super().n_draft_max if self._takes_drafts else 0
 
     def end(self, reason: FinishReason, error: AstraiError | None = None) -> None:
         if self.state is not TaskState.FINISHED:

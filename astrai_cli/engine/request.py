@@ -56,6 +56,7 @@ class GenerationRequest:
     session_id: the named session it belongs to. A session's requests run one after the
         other; one whose prompt goes on exactly where the last ended runs only the rest.
     timeout: seconds from its arrival after which it ends, with what it has by then.
+    drafts: let its next tokens be guessed, where the engine does; no answer depends on it.
     """
 
     prompt: tuple[int, ...]
@@ -69,6 +70,7 @@ class GenerationRequest:
     session_id: str | None = None
     timeout: float | None = None
     images: tuple[ImageInput, ...] = ()
+    drafts: bool = True
 
 
 @dataclass(frozen=True, slots=True)

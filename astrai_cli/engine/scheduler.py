@@ -272,7 +272,8 @@ class InferenceScheduler:
 
     def _step(self, shares: list[Share]) -> None:
         """Run one packed step; a failure ends the tasks in it and no others."""
-        n_decoded = sum(n for task, n in shares if task.state is TaskState.DECODING)
+        n_prefilled = sum(n for task, n in shares if task.state is not TaskState.DECODING)
+        n_decoded = sum(task.state is TaskState.DECODING for task, _ in shares)
         try:
             self._encode_images(shares)
             info = self._executor.info
@@ -286,7 +287,7 @@ class InferenceScheduler:
                 task.end("error", _as_execution_error(error))
             return
         seconds = time.perf_counter() - started
-        self._stats.record_step(seconds, step.n_tokens - n_decoded, n_decoded)
+        self._stats.record_step(seconds, n_prefilled, n_decoded)
         row, drawn = 0, iter(output.tokens)
         for (task, n), sequence in zip(shares, sequences, strict=True):
             token = None if sequence.draw is None else next(drawn)

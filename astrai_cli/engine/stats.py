@@ -42,10 +42,11 @@ class EngineStats:
         self._tokens_reused += n_tokens
 
     def record_draft(self, n_proposed: int, n_accepted: int) -> None:
-        """A draft of n_proposed tokens was checked."""
+        """A draft of n_proposed tokens was checked, beside the token that any step has."""
         self._drafts += 1
         self._tokens_proposed += n_proposed
         self._tokens_accepted += n_accepted
+        self._tokens_decoded += n_accepted
 
     def record_preemption(self) -> None:
         self._preemptions += 1
@@ -70,8 +71,9 @@ class EngineStats:
     def as_dict(self) -> dict[str, Any]:
         """Times in seconds; tokens are those run through the model, and those reused instead.
 
-        The hit rate is the part of all prompts' tokens that was reused. The accepted length is
-        the mean of a draft's tokens that were right.
+        Of guessed tokens only those that were right count as decoded; the accepted length is
+        the mean of a draft's tokens that were right. The hit rate is the part of all prompts'
+        tokens that was reused.
         """
         n_prompt = self._tokens_reused + self._tokens_prefilled
         return {

@@ -64,11 +64,14 @@ class Prepared(NamedTuple):
 
 def usage_of(choices: Sequence[Choice], n_prompts: int = 1) -> Usage:
     """The tokens of all answers, of which each prompt has as many, and is counted once."""
-    firsts = [choice.finish.usage for choice in choices[:: len(choices) // n_prompts]]
+    usages = [choice.finish.usage for choice in choices]
+    firsts = usages[:: len(usages) // n_prompts]
     return Usage(
         sum(usage.prompt_tokens for usage in firsts),
-        sum(choice.finish.usage.completion_tokens for choice in choices),
+        sum(usage.completion_tokens for usage in usages),
         sum(usage.cached_tokens for usage in firsts),
+        sum(usage.accepted_tokens for usage in usages),
+        sum(usage.rejected_tokens for usage in usages),
     )
 
 

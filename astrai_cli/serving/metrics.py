@@ -35,6 +35,9 @@ _COUNTERS = {
     "tokens_prefilled": ("prefill_tokens_total", "Prompt tokens run through the model."),
     "tokens_decoded": ("decode_tokens_total", "Tokens of answers run through the model."),
     "tokens_reused": ("prefix_reused_tokens_total", "Prompt tokens found in the cache, not run."),
+    "drafts": ("drafts_total", "Drafts of several tokens that one step checked."),
+    "tokens_proposed": ("draft_tokens_total", "Tokens of drafts."),
+    "tokens_accepted": ("draft_accepted_tokens_total", "Tokens of drafts that were right."),
     "preemptions": ("preemptions_total", "Requests put back into the queue for want of cells."),
     "images_encoded": ("images_encoded_total", "Images whose embeddings were computed."),
 }
@@ -61,8 +64,13 @@ class ServerMetrics:
             async for choice, event in events:
                 if isinstance(event, Piece) and event.token_ids:
                     now = time.perf_counter()
-                    histogram = self._next_token if choice in last else self._first_token
-                    histogram.observe(now - last.get(choice, started))
+                    if choice not in last:
+                        self._first_token.observe(now - started)
+                    else:
+                        # Those of one draft came together, and count alike.
+                        n = len(event.token_ids)
+                        for _ in range(n):
+                            self._next_token.observe((now - last[choice]) / n)
                     last[choice] = now
                 yield choice, event
 

@@ -116,8 +116,13 @@ def _usage(ctx: ResponseContext, choices: Sequence[Choice]) -> dict[str, Any]:
         "total_tokens": usage.total_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
     }
+    details: dict[str, int] = {}
     # Where ids were removed, or go on behind the answer, the count would not be that of the answer.
     if not ctx.request.ignore_eos and not any(choice.is_cut for choice in choices):
-        n_reasoning = sum(choice.n_reasoning for choice in choices)
-        body["completion_tokens_details"] = {"reasoning_tokens": n_reasoning}
+        details["reasoning_tokens"] = sum(choice.n_reasoning for choice in choices)
+    if usage.accepted_tokens or usage.rejected_tokens:
+        details["accepted_prediction_tokens"] = usage.accepted_tokens
+        details["rejected_prediction_tokens"] = usage.rejected_tokens
+    if details:
+        body["completion_tokens_details"] = details
     return body

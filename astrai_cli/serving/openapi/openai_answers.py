@@ -83,9 +83,15 @@ class PromptTokens(TypedDict):
 
 
 class CompletionTokens(TypedDict):
-    """reasoning_tokens: those of the reasoning, hidden or not."""
+    """reasoning_tokens: those of the reasoning, hidden or not.
 
-    reasoning_tokens: int
+    The others count what was guessed ahead: accepted tokens are part of the answer, rejected
+    ones are not, nor of completion_tokens.
+    """
+
+    reasoning_tokens: NotRequired[int]
+    accepted_prediction_tokens: NotRequired[int]
+    rejected_prediction_tokens: NotRequired[int]
 
 
 class Usage(TypedDict):

@@ -10,7 +10,7 @@ from recording_backend import RecordingBackend
 from tiny_models import VOCABULARY, tiny_gguf
 
 from astrai_cli.artifact import export_model
-from astrai_cli.benchmark.runs import find_reference, run_quality, run_speed
+from astrai_cli.benchmark.runs import find_reference, run_drafts, run_quality, run_speed
 from astrai_cli.config import BenchConfig, Config, ExportConfig, LimitsConfig, ModelConfig
 from astrai_cli.errors import AstraiError, InvalidInputError
 from astrai_cli.loading import RunnableModel
@@ -36,6 +36,28 @@ def test_speed_runs_all_sequences_together(tmp_path: Path) -> None:
     for each in measured:
         assert len(each.runs) == 2
         assert min(each.runs) <= each.median <= max(each.runs)
+
+
+def test_drafts_are_timed_beside_none(tmp_path: Path) -> None:
+    model = RunnableModel(tiny_gguf(tmp_path), "eager")
+    config = bench(batch_sizes=(2,), decode_tokens=12)
+    assert run_drafts(model, config, silent) is None
+    limits = LimitsConfig(speculate="ngram", adaptive_drafts=False)
+    (measured,) = run_drafts(model, config.model_copy(update={"limits": limits}), silent) or []
+    assert measured.batch == 2
+    assert len(measured.plain) == len(measured.drafted) == 2
+    assert measured.proposed >= measured.accepted
+    assert measured.gain > 0
+
+
+@pytest.mark.parametrize("acceptance", [0.0, 1.0])
+def test_synthetic_drafts_are_right_as_often_as_asked(tmp_path: Path, acceptance: float) -> None:
+    model = RunnableModel(tiny_gguf(tmp_path), "eager")
+    config = bench(batch_sizes=(1,), decode_tokens=11, synthetic_acceptance=acceptance)
+    limits = LimitsConfig(ngram_n_draft=4, adaptive_drafts=False)
+    (measured,) = run_drafts(model, config.model_copy(update={"limits": limits}), silent) or []
+    assert measured.acceptance == acceptance
+    assert measured.accepted_length == (4 if acceptance else 0)
 
 
 def test_a_prompt_that_the_model_cannot_hold_is_refused(tmp_path: Path) -> None:

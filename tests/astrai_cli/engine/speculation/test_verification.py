@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from byte_tokenizer import END, VOCABULARY, byte_text
 from engine_clients import CONTEXT, GREEDY, Client, alone, run_schedule
-from guessing import GuessingProposer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from numpy_executor import NumpyExecutor, hash_logits
 
+from astrai_cli.benchmark.replay import ReplayProposer
 from astrai_cli.config import LimitsConfig
 from astrai_cli.engine.cache import PageCache, Storage
 from astrai_cli.engine.detokenize import TokenBytes
@@ -95,7 +95,7 @@ def test_answers_are_the_same_with_drafts(
     run_schedule(plain, limits, text=text)
     known = {request.prompt: (*alone(request), 0, 0) for request in asked}
     drafted = [Client(request) for request in asked]
-    proposer = GuessingProposer(known, accuracy, n_draft)
+    proposer = ReplayProposer(known, accuracy, n_draft)
     engine = run_schedule(drafted, limits, text=text, proposer=proposer)
     assert answers_of(drafted) == answers_of(plain)
     stats = engine.get_stats()
@@ -110,18 +110,18 @@ def test_answers_are_the_same_with_drafts(
 
 
 def drafting_engine(
-    request: GenerationRequest, accuracy: float = 1.0, **limits: object
+    known: dict[tuple[int, ...], tuple[int, ...]], accuracy: float = 1.0
 ) -> InferenceEngine:
-    options = LimitsConfig.model_validate({"page_size": 4, "adaptive_drafts": False, **limits})
+    options = LimitsConfig(page_size=4, adaptive_drafts=False)
     executor = NumpyExecutor(VOCABULARY, CONTEXT, 32)
-    proposer = GuessingProposer({request.prompt: alone(request)}, accuracy)
+    proposer = ReplayProposer(known, accuracy)
     return InferenceEngine(executor, byte_text(), options, proposer=proposer)
 
 
 def test_accepted_tokens_come_as_one_piece_and_take_one_step() -> None:
     request = GenerationRequest((1, 2, 3), GREEDY, 13, ignore_eos=True, logprobs=0)
     client = Client(request)
-    with drafting_engine(request) as engine:
+    with drafting_engine({request.prompt: alone(request)}) as engine:
         client.submit(engine)
         assert client.finish.reason == "length"
         stats = engine.get_stats()
@@ -134,10 +134,19 @@ def test_accepted_tokens_come_as_one_piece_and_take_one_step() -> None:
     assert client.finish.usage.accepted_tokens == 10
 
 
+def test_a_request_may_go_without() -> None:
+    request = GenerationRequest((1, 2, 3), GREEDY, 13, ignore_eos=True, drafts=False)
+    client = Client(request)
+    with drafting_engine({request.prompt: alone(request)}) as engine:
+        client.submit(engine)
+        assert client.finish.usage.completion_tokens == 13
+        assert engine.get_stats()["drafts"] == 0
+
+
 def test_a_cancel_ends_an_answer_between_two_blocks() -> None:
     request = GenerationRequest((1, 2, 3), GREEDY, 40, ignore_eos=True)
     client = Client(request)
-    with drafting_engine(request) as engine:
+    with drafting_engine({request.prompt: alone(request)}) as engine:
         executor = engine._executor
         assert isinstance(executor, NumpyExecutor)
         steps = count()
@@ -157,14 +166,14 @@ def test_a_cancel_ends_an_answer_between_two_blocks() -> None:
 
 def test_a_session_goes_on_from_an_answer_that_had_drafts() -> None:
     first = GenerationRequest((1, 2, 3), GREEDY, 9, ignore_eos=True, session_id="s")
-    with drafting_engine(first, 0.7) as engine:
+    known = {first.prompt: alone(first)}
+    with drafting_engine(known, 0.7) as engine:
         client = Client(first)
         client.submit(engine)
         assert client.finish.reason == "length"
         prompt = (*first.prompt, *client.token_ids, 5)
         second = GenerationRequest(prompt, GREEDY, 4, ignore_eos=True, session_id="s")
-        proposer = engine._scheduler._speculator._proposer  # type: ignore[union-attr]
-        proposer._answers = {prompt: alone(second)}  # type: ignore[attr-defined]
+        known[prompt] = alone(second)
         client = Client(second)
         client.submit(engine)
         assert client.finish.usage.cached_tokens == len(prompt) - 2

@@ -1,4 +1,4 @@
-"""A proposer for tests that knows how answers go on, and errs as often as it is told."""
+"""Drafts of a chosen quality, for sizing: from answers that are known, with errors put in."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ from astrai_cli.engine.speculation import Proposal, Proposer
 from astrai_cli.engine.task import Task
 
 
-class GuessingProposer(Proposer):
-    """Guesses from known answers, by their prompts; each token is right with `accuracy`."""
+class ReplayProposer(Proposer):
+    """Proposes what follows in known answers, found by their prompts.
+
+    Each token is right with the probability `accuracy`. Nothing is proposed for a prompt
+    that is not known.
+    """
 
     is_free = True
 
@@ -23,7 +27,7 @@ class GuessingProposer(Proposer):
         vocab_size: int = 256,
     ) -> None:
         self.max_tokens = max_tokens
-        self._answers = answers
+        self.answers = answers
         self._accuracy = accuracy
         self._vocab_size = vocab_size
         self._random = np.random.default_rng(0)
@@ -32,7 +36,7 @@ class GuessingProposer(Proposer):
         return [self._propose(task, n) for task, n in zip(tasks, counts, strict=True)]
 
     def _propose(self, task: Task, n: int) -> Proposal:
-        answer = self._answers[tuple(task.history[: task.n_prompt].tolist())]
+        answer = self.answers.get(tuple(task.history[: task.n_prompt].tolist()), ())
         n_said = task.n_known - task.n_prompt
         guesses = np.array([*answer[n_said : n_said + n]], dtype=np.int32)
         wrong = self._random.random(len(guesses)) >= self._accuracy
