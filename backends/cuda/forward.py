@@ -89,7 +89,7 @@ def prepare_static(
 ) -> list[StaticForward]:
     """The prepared sizes, ascending; captured where the device runs kernels on a GPU."""
     device = pool.keys[0].device
-    most = StepTensors.most_integers(max(sizes), max_context)
+    most = StepTensors.most_integers(max(sizes, default=0), max_context)
     buffer = torch.zeros(most, dtype=torch.int32, device=device)
     forwards = [StaticForward(decoder, pool, size, buffer) for size in sizes]
     if device.type == "cuda" and kernels.available(device):

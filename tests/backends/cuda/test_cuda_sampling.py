@@ -65,7 +65,7 @@ def answers(params: list[SamplingParams], seed: int, *, ties: bool) -> tuple[Any
     return by_host, by_device
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(PARAMETERS, min_size=1, max_size=8), st.integers(0, 2**31), st.booleans())
 def test_any_parameters(params: list[SamplingParams], seed: int, ties: bool) -> None:
     """Rows of one call have parameters of their own; rounded logits are often equal."""
@@ -73,9 +73,9 @@ def test_any_parameters(params: list[SamplingParams], seed: int, ties: bool) -> 
     assert by_device == by_host
 
 
-def test_a_thousand_tokens() -> None:
+def test_many_tokens() -> None:
     params = [SamplingParams(temperature=1.3, top_k=k, top_p=p) for k in (0, 50) for p in (0.9, 1)]
-    for seed in range(50):
+    for seed in range(20):
         by_host, by_device = answers(params, seed, ties=False)
         assert by_device == by_host
 
