@@ -69,8 +69,7 @@ async function errorOf(response) {
   const retryAfter = response.headers.get("retry-after");
   const body = await response.text();
   try {
-    const { message, code } = JSON.parse(body).error;
-    return new ApiError(String(message), { status, code: String(code ?? ""), retryAfter });
+    return apiError(JSON.parse(body).error, { status, retryAfter });
   } catch {
     return new ApiError(body.slice(0, 300) || response.statusText, { status, retryAfter });
   }
@@ -85,6 +84,10 @@ export async function* streamChat(body, { key, signal }) {
     key,
     signal,
   });
+  const type = response.headers.get("content-type") ?? "";
+  if (!response.body || !type.startsWith("text/event-stream")) {
+    throw new ApiError("The server sent something other than a stream of events.");
+  }
   for await (const data of readEvents(response.body)) {
     if (data === "[DONE]") return;
     yield chunkOf(data);
@@ -119,9 +122,14 @@ function chunkOf(data) {
   } catch {
     throw new ApiError("The server sent an event that is not JSON.");
   }
-  if (chunk.error) {
-    const { message, code } = chunk.error;
-    throw new ApiError(String(message), { code: String(code ?? "") });
-  }
+  if (chunk === null) throw new ApiError("The server sent an event that is empty.");
+  if (chunk.error) throw apiError(chunk.error);
   return chunk;
+}
+
+/** What an answer has as its `error`: an object of the API, or a mere text of somebody between. */
+function apiError(error, options) {
+  const { message = error, code } = error;
+  const text = typeof message === "string" ? message : JSON.stringify(message);
+  return new ApiError(text, { ...options, code: String(code ?? "") });
 }

@@ -32,7 +32,7 @@ _SETUP = """async () => {
     renderer.end();
     return root;
   };
-  globalThis.received = async (pieces, status = 200) => {
+  globalThis.received = async (pieces, status, type) => {
     const bytes = pieces.map((piece) => Uint8Array.from(piece));
     const body = new ReadableStream({
       pull(controller) {
@@ -40,7 +40,8 @@ _SETUP = """async () => {
         else controller.close();
       },
     });
-    globalThis.fetch = async () => new Response(body, { status });
+    const headers = { "content-type": type };
+    globalThis.fetch = async () => new Response(body, { status, headers });
     const chunks = [];
     try {
       for await (const chunk of streamChat({}, {})) chunks.push(chunk);
@@ -273,12 +274,16 @@ EVENTS = (
 CHUNKS = [{"id": "é😀"}, {"a": "\u2028"}, {"b": 2}]
 
 
-def received(page: Page, data: bytes, places: list[int], status: int = 200) -> list[Any]:
+def received(
+    page: Page,
+    data: bytes,
+    places: list[int],
+    status: int = 200,
+    media: str = "text/event-stream; charset=utf-8",
+) -> list[Any]:
     ends = [0, *sorted(places), len(data)]
     pieces = [list(data[start:end]) for start, end in pairwise(ends)]
-    chunks: list[Any] = page.evaluate(
-        "([pieces, status]) => received(pieces, status)", [pieces, status]
-    )
+    chunks: list[Any] = page.evaluate("(given) => received(...given)", [pieces, status, media])
     return chunks
 
 
@@ -299,9 +304,18 @@ def test_events_do_not_depend_on_cuts(page: Page, places: list[int]) -> None:
         (b'data: {"a":1}\n\n', 200, "0 : The connection ended before the answer did."),
         (b'data: {"error":{"message":"no","code":"x"}}\n\n', 200, "0 x: no"),
         (b"data: {\n\n", 200, "0 : The server sent an event that is not JSON."),
+        (b"data: null\n\n", 200, "0 : The server sent an event that is empty."),
+        (b'data: {"error":"boom"}\n\n', 200, "0 : boom"),
+        (b'data: {"error":{"why":1}}\n\n', 200, '0 : {"why":1}'),
+        (b'{"error":"boom"}', 500, "500 : boom"),
         (b'{"error":{"message":"full","code":"busy"}}', 429, "429 busy: full"),
         (b"<html>Bad gateway</html>", 502, "502 : <html>Bad gateway</html>"),
     ],
 )
 def test_streams_that_end_badly(page: Page, data: bytes, status: int, last: str) -> None:
     assert received(page, data, [], status)[-1] == last
+
+
+def test_an_answer_that_is_no_stream(page: Page) -> None:
+    whole = received(page, b'{"choices":[]}', [], media="application/json")
+    assert whole == ["0 : The server sent something other than a stream of events."]
