@@ -82,7 +82,7 @@ class Operation:
         return [each for each in named if each is not None and not isinstance(each, str)]
 
 
-_READING: Mapping[int, Any] = dict.fromkeys((400, 404, 413, 422, 429, 500, 503))
+_READING: Mapping[int, Any] = dict.fromkeys((400, 404, 413, 415, 422, 429, 500, 503))
 _GENERATING: Mapping[int, Any] = {**_READING, 502: None, 504: None}
 _SESSION: Mapping[str, Any] = {"session_id": {"type": "string", "maxLength": MAX_ID_LENGTH}}
 _ENDING: Mapping[int, Any] = dict.fromkeys((400, 404, 409, 500, 503))

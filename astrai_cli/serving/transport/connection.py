@@ -15,7 +15,18 @@ from enum import Enum
 from typing import Self
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn._types import (
+    ASGI3Application,
+    ASGIReceiveCallable,
+    ASGISendCallable,
+    ASGISendEvent,
+    Scope,
+)
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 
 from astrai_cli.config import ServeConfig
 from astrai_cli.serving.errors import Problem, openai_error
@@ -93,17 +104,34 @@ class BoundedConnection(HttpToolsProtocol):
                 timer.cancel()
 
     def data_received(self, data: bytes) -> None:
+        if self._refusal is not None:
+            return
         self._beside_body += len(data)
         try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            # Answered as if it had not been asked for, as there is nothing to upgrade to.
-            return
+            self._parse(data)
         except httptools.HttpParserError:
             self._refuse(self._refusal or _BAD_REQUEST)
             return
         if self._beside_body > MAX_HEAD_BYTES:
             self._refuse(_HEAD_TOO_LARGE)
+
+    def _parse(self, data: bytes) -> None:
+        """Feed the parser, which stops at a head that asks for an upgrade and passes its body over.
+
+        There is nothing to upgrade to, so it gets that head again without the wish.
+        """
+        while True:
+            try:
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as stop:
+                data = self._head_without_upgrade() + data[stop.args[0] :]
+
+    def _head_without_upgrade(self) -> bytes:
+        version = self.parser.get_http_version().encode()
+        lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, version)]
+        lines += [b"%b: %b" % header for header in self.headers if header[0] != b"upgrade"]
+        return b"\r\n".join([*lines, b"", b""])
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -115,6 +143,10 @@ class BoundedConnection(HttpToolsProtocol):
             self._fail(_HEAD_TOO_LARGE)
 
     def on_headers_complete(self) -> None:
+        if self.parser.get_method() == b"CONNECT":
+            self._fail(_BAD_REQUEST)
+        if self.parser.should_upgrade():
+            return
         size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
         if size > MAX_HEAD_BYTES:
             self._fail(_HEAD_TOO_LARGE)
@@ -128,6 +160,8 @@ class BoundedConnection(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
         self._beside_body = 0
         super().on_message_complete()
         if self.cycle.response_complete:
@@ -141,6 +175,8 @@ class BoundedConnection(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         if self.transport.is_closing():
             self._watch_sending()
+        elif self._refusal is not None and not self._answers_earlier:
+            self._refuse(self._refusal)
         elif self._phase is Phase.ANSWER and self.cycle.response_complete:
             self._wait_for(Phase.IDLE, self.bounds.keep_alive_timeout)
 
@@ -152,6 +188,11 @@ class BoundedConnection(HttpToolsProtocol):
         super().resume_writing()
         if self._sending is not None and not self.transport.is_closing():
             self._sending.cancel()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        if cycle.scope["http_version"] == "1.0":
+            app = _unchunked(app, cycle)
+        super()._start_asgi_task(cycle, app)
 
     @property
     def _answers_earlier(self) -> bool:
@@ -195,9 +236,15 @@ class BoundedConnection(HttpToolsProtocol):
         raise ValueError(problem.message)
 
     def _refuse(self, problem: Problem) -> None:
-        """Close, with an answer unless one is under way."""
-        has_begun = self._phase is Phase.BODY and self.cycle.response_started
-        if not self._answers_earlier and not has_begun:
+        """Close, with an answer unless that of the same request has begun.
+
+        Requests before it get theirs first, unless it waits among them for the rest of its body.
+        """
+        self._refusal = problem
+        is_in_body = self._phase is Phase.BODY
+        if self._answers_earlier and not is_in_body:
+            return
+        if not (is_in_body and (self.pipeline or self.cycle.response_started)):
             body = json_text(openai_error(problem)).encode()
             headers = {
                 "content-type": "application/json",
@@ -229,6 +276,25 @@ class BoundedConnection(HttpToolsProtocol):
             self._watch_sending()
         else:
             self.transport.abort()
+
+
+def _unchunked(app: ASGI3Application, cycle: RequestResponseCycle) -> ASGI3Application:
+    """An app for HTTP/1.0, which has no chunks: the connection's end is that of its answer.
+
+    RFC 9112, section 6.1. uvicorn holds an answer without chunks to a length, which is told
+    piece by piece.
+    """
+    cycle.chunked_encoding = False
+
+    async def answer(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        async def send_plain(message: ASGISendEvent) -> None:
+            if message["type"] == "http.response.body":
+                cycle.expected_content_length = len(message.get("body", b""))
+            await send(message)
+
+        await app(scope, receive, send_plain)
+
+    return answer
 
 
 def protocol_of(bounds: Bounds) -> type[BoundedConnection]:

@@ -10,18 +10,26 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive
 
 from astrai_cli.errors import RequestCancelledError, RequestTooLargeError
+from astrai_cli.serving.errors import RequestError
 
 Result = TypeVar("Result")
 
 
 async def read_body(request: Request, limit: int) -> bytes:
-    """The request's body. Raises RequestTooLargeError as soon as it is over `limit` bytes."""
+    """The request's body.
+
+    Raises RequestTooLargeError as soon as it is, or says it is, over `limit` bytes, and
+    RequestError (415) for one that is compressed.
+    """
+    _check_encoding(request)
+    if int(request.headers.get("content-length", 0)) > limit:
+        raise _too_large(limit)
     body = bytearray()
     try:
         async for chunk in request.stream():
             body += chunk
             if len(body) > limit:
-                raise RequestTooLargeError(f"the request body is over the limit of {limit} bytes")
+                raise _too_large(limit)
     except ClientDisconnect:
         raise _gone() from None
     return bytes(body)
@@ -48,6 +56,20 @@ async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, Result]) 
 async def _disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+def _check_encoding(request: Request) -> None:
+    for value in request.headers.getlist("content-encoding"):
+        if value.lower() not in {"", "identity"}:
+            raise RequestError(
+                f"the request body has the content-encoding {value[:100]!r}; send it without one",
+                status=415,
+                code="unsupported_content_encoding",
+            )
+
+
+def _too_large(limit: int) -> RequestTooLargeError:
+    return RequestTooLargeError(f"the request body is over the limit of {limit} bytes")
 
 
 def _gone() -> RequestCancelledError:

@@ -21,6 +21,7 @@ HEALTH = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
 MAX_CONNECTIONS = 24
 SECONDS = 0.7
 LARGEST = 2048
+ASK = b'{"messages":[{"role":"user","content":"go on"}],"max_tokens":1}'
 VERBOSE: dict[str, Any] = {
     "messages": [{"role": "user", "content": "go on"}],
     "ignore_eos": True,
@@ -252,22 +253,65 @@ def test_what_is_no_http_is_refused(server: ServerProcess, clients: Any) -> None
     assert refusal(used.rest())[0] == 400
 
 
-def test_an_upgrade_that_cannot_be_is_passed_over(clients: Any) -> None:
+@pytest.mark.parametrize("is_chunked", [False, True])
+def test_an_upgrade_that_cannot_be_is_passed_over(clients: Any, is_chunked: bool) -> None:
     upgrade = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABk")
+    request = post(ASK, *upgrade)
+    if is_chunked:
+        request = CHUNKED[:-2] + "\r\n".join([*upgrade, "", ""]).encode()
+        request += b"%x\r\n%b\r\n0\r\n\r\n" % (len(ASK), ASK)
+    head, end, body = request.partition(b"\r\n\r\n")
     client = clients()
-    for _ in range(2):
-        client.send(post(b"{}", *upgrade))
-        assert client.answer()[0] == 422
-        client.send(HEALTH)
-        assert client.answer()[0] == 200
+    for pieces in ([request + HEALTH], [head + end, body + HEALTH], [head, end + body, HEALTH]):
+        for piece in pieces:
+            client.send(piece)
+            time.sleep(0.05)
+        assert client.answer()[1]["usage"]["completion_tokens"] == 1
+        assert client.answer() == (200, {"status": "ok", "model_loaded": True})
+    client.send(post(b"").replace(b"POST", b"CONNECT"))
+    assert refusal(client.rest())[0] == 400
 
 
 def test_requests_sent_ahead_are_answered_in_turn_up_to_a_bound(clients: Any) -> None:
     client = clients()
     client.send(post(b"{}") * MAX_PIPELINED + HEALTH)
     assert [client.answer()[0] for _ in range(MAX_PIPELINED + 1)] == [422] * MAX_PIPELINED + [200]
-    client.send(post(b"{}") * 100)
-    assert client.rest().count(b"HTTP/1.1") <= MAX_PIPELINED
+    client.send(HEALTH * 100)
+    assert [client.answer()[0] for _ in range(MAX_PIPELINED + 1)] == [200] * (MAX_PIPELINED + 1)
+    status, body = client.answer()
+    assert (status, body["error"]["code"], client.rest()) == (429, "overloaded", b"")
+
+
+def test_what_comes_before_a_broken_request_is_answered(clients: Any) -> None:
+    client = clients()
+    client.send(HEALTH * 2 + b"\x00")
+    assert [client.answer()[0] for _ in range(3)] == [200, 200, 400]
+    assert client.rest() == b""
+    client = clients()
+    # The last one would wait for a body that does not come.
+    client.send(HEALTH + CHUNKED + b"no size\r\n")
+    assert client.rest() == b""
+
+
+def test_a_body_that_says_it_is_too_large_is_not_waited_for(clients: Any) -> None:
+    client = clients()
+    client.send(post(b"", "Expect: 100-continue", length=LARGEST + 1))
+    assert client.answer()[0] == 413
+    client = clients()
+    client.send(post(b"", "Expect: 100-continue", length=2))
+    assert client.socket.recv(65536) == b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+def test_http_1_0_gets_no_chunks(clients: Any) -> None:
+    for asked, end in ((b'{"stream":true,' + ASK[1:], b"data: [DONE]\n\n"), (ASK, b"}")):
+        client = clients()
+        client.send(post(asked).replace(b"HTTP/1.1", b"HTTP/1.0"))
+        head, _, body = client.rest().partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200")
+        assert b"connection: close" in head
+        assert b"transfer-encoding" not in head
+        assert body.startswith((b"data: {", b"{"))
+        assert body.endswith(end)
 
 
 def test_a_new_connection_takes_the_place_of_the_one_idle_for_longest(
