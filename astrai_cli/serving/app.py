@@ -26,7 +26,7 @@ from astrai_cli.serving.protocol import ProtocolHandler
 from astrai_cli.serving.responses.builder import ResponsesBuilder
 from astrai_cli.serving.sessions import SessionEndpoints
 from astrai_cli.serving.transport.access import Access
-from astrai_cli.serving.transport.middleware import RequestLog, RootPath
+from astrai_cli.serving.transport.middleware import RequestLog
 from astrai_cli.worker.client import WorkerState
 
 
@@ -34,9 +34,9 @@ def create_app(engine: ServingEngine, access: Access) -> ASGIApp:
     """The HTTP API of one served model, for whom `access` lets in."""
     routes = create_routes(engine, access)
     app = Starlette(routes=routes, exception_handlers=dict.fromkeys(_HANDLED, _error_response))
+    app.router.redirect_slashes = False
     paths = {route.endpoint: route.path for route in routes}
-    counted = CountResponses(access.guard(app), engine.metrics, paths)
-    return RootPath(RequestLog(counted), access.root_path)
+    return RequestLog(CountResponses(access.guard(app), engine.metrics, paths))
 
 
 def create_routes(engine: ServingEngine, access: Access) -> list[Route]:

@@ -22,7 +22,7 @@ _ABOUT = (
     "A model on this machine, in the protocols of OpenAI and Anthropic. A null stands for a field "
     "left out. Requests that are no HTTP, or come on one connection too many, are refused in the "
     "shape of OpenAI's errors before it is known which path they ask for; so are those whose "
-    "headers are too large (431) or too slow (408)."
+    "headers are too large (431) or too slow (408). Other paths get 404, and other methods 405."
 )
 # By the connection, whatever the path.
 _ALWAYS = (408, 431)

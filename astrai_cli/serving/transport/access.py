@@ -11,7 +11,7 @@ from starlette.types import ASGIApp
 from astrai_cli.config import ServeConfig
 from astrai_cli.errors import InvalidInputError
 from astrai_cli.serving.transport.keys import RequireKey, read_keys
-from astrai_cli.serving.transport.middleware import BoundBodies
+from astrai_cli.serving.transport.middleware import BoundBodies, RootPath
 from astrai_cli.serving.transport.origins import RefuseForeignPages, allow_origins, check_origins
 
 _ROOT_PATH = re.compile(r"(/[A-Za-z0-9._~-]+)+")
@@ -47,4 +47,4 @@ class Access:
         if self.keys:
             app = RequireKey(app, self.keys)
         app = RefuseForeignPages(app, self.origins, loopback=self.loopback)
-        return allow_origins(app, self.origins)
+        return RootPath(allow_origins(app, self.origins), self.root_path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 
+from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from astrai_cli.errors import OverloadedError
@@ -59,7 +60,10 @@ class RequestLog:
 
 
 class RootPath:
-    """ASGI middleware: takes a proxy's prefix off the paths of requests that come with it."""
+    """ASGI middleware: takes a proxy's prefix off the paths of requests that come with it.
+
+    Who asks for the prefix alone is sent to the page, whose own addresses begin below it.
+    """
 
     def __init__(self, app: ASGIApp, root_path: str) -> None:
         self._app = app
@@ -68,7 +72,11 @@ class RootPath:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "")
         if self._root_path and path.startswith(f"{self._root_path}/"):
-            scope = {**scope, "path": path.removeprefix(self._root_path)}
+            # In place, for those around this too.
+            scope["path"] = path.removeprefix(self._root_path)
+        elif self._root_path and path == self._root_path:
+            await RedirectResponse(f"{path.rpartition('/')[2]}/")(scope, receive, send)
+            return
         await self._app(scope, receive, send)
 
 

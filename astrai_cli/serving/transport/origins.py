@@ -96,6 +96,6 @@ def allow_origins(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
         "allow_methods": ["GET", "POST", "DELETE"],
         "allow_headers": ["*"],
         "allow_private_network": True,
-        "expose_headers": ["x-request-id", "retry-after"],
+        "expose_headers": ["x-request-id", "request-id", "retry-after"],
     }
     return CORSMiddleware(app, **options)

@@ -102,6 +102,27 @@ def test_a_refusal_has_the_shape_of_the_paths_protocol(http: httpx.Client) -> No
         assert body["error"]["type"] == "authentication_error"
 
 
+def test_nothing_is_found_by_adding_a_slash_but_the_page(http: httpx.Client) -> None:
+    for path in ("/v1/chat/completions/", "/llm/v1/chat/completions/", "/health/", "/llm/health/"):
+        response = http.post(path, json=ASK, headers=BEARER)
+        assert (response.status_code, response.json()["error"]["code"]) == (404, "not_found")
+    assert http.get("/llm").headers["location"] == "llm/"
+    page = http.get("/llm", follow_redirects=True)
+    assert (page.status_code, page.url.path) == (200, "/llm/")
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/llm/v1/messages"])
+def test_a_compressed_body_is_refused(http: httpx.Client, path: str) -> None:
+    for encoding, status in (("identity", 200), ("gzip", 415), ("identity, br", 415)):
+        response = http.post(path, json=ASK, headers={**BEARER, "Content-Encoding": encoding})
+        assert response.status_code == status
+        if status == 415:
+            error = response.json()["error"]
+            assert error["code"] == "unsupported_content_encoding"
+            assert encoding in error["message"]
+            assert ("type" in response.json()) == ("messages" in path)
+
+
 def test_health_needs_no_key(http: httpx.Client) -> None:
     assert http.get("/health").status_code == http.get("/llm/health").status_code == 200
 
@@ -127,6 +148,9 @@ def test_pages_of_allowed_origins_may_read_all_answers(http: httpx.Client) -> No
         http.get("/nothing", headers=headers),
     ):
         assert response.headers["access-control-allow-origin"] == PAGE
+        if response is not preflight:
+            exposed = response.headers["access-control-expose-headers"].split(", ")
+            assert exposed == ["x-request-id", "request-id", "retry-after"]
         assert "access-control-allow-credentials" not in response.headers
 
 
