@@ -15,6 +15,7 @@ from gguf import GGMLQuantizationType
 from numpy.typing import NDArray
 
 GROUP = 32
+SUPERBLOCK = 256
 ROUNDED_BITS = 8
 
 Bytes = NDArray[np.uint8]
@@ -53,6 +54,18 @@ class AffineRows:
         return groups.reshape(len(groups), -1)
 
 
+@dataclass(frozen=True, slots=True)
+class NestedScales:
+    """The scales and biases of blocks of SUPERBLOCK weights, as products.
+
+    units: float32 [blocks, 2], a float16 for the scales and one for the biases. factors: int8
+    [blocks, 2, groups], what each of them is times its unit.
+    """
+
+    units: Floats
+    factors: NDArray[np.int8]
+
+
 def bits_of(kind: GGMLQuantizationType) -> int:
     """Bits a weight takes that GGUF stores as `kind`, in groups of GROUP."""
     return _EXACT[kind].bits if is_exact(kind) else ROUNDED_BITS
@@ -77,6 +90,18 @@ def repack(blocks: Bytes, kind: GGMLQuantizationType) -> AffineRows:
     return AffineRows(
         exact.bits, integers.reshape(n, -1), scales.reshape(n, -1), biases.reshape(n, -1)
     )
+
+
+def has_nested_scales(kind: GGMLQuantizationType) -> bool:
+    return kind in _EXACT and _EXACT[kind].nested is not None
+
+
+def nested_scales(blocks: Bytes, kind: GGMLQuantizationType) -> NestedScales:
+    """Those of stored rows as in `repack`, of a type that has them, block after block."""
+    exact = _EXACT[kind]
+    assert exact.nested is not None
+    with np.errstate(all="ignore"):
+        return exact.nested(blocks.reshape(-1, exact.block_bytes))
 
 
 def round_rows(rows: Floats, stored: Callable[[Floats], Floats]) -> AffineRows:
@@ -138,14 +163,14 @@ def _q8_0(blocks: Bytes) -> _Parts:
 
 
 def _q4_k(blocks: Bytes) -> _Parts:
-    return _nibbles(blocks[:, 16:].reshape(-1, 4, GROUP)), *_subscales(blocks)
+    return _nibbles(blocks[:, 16:].reshape(-1, 4, GROUP)), *_products(_k_scales(blocks))
 
 
 def _q5_k(blocks: Bytes) -> _Parts:
     # Bit g of byte j belongs to element j of group g.
     high = (blocks[:, None, 16:48] >> np.arange(8, dtype=np.uint8)[:, None]) & np.uint8(1)
     low = _nibbles(blocks[:, 48:].reshape(-1, 4, GROUP)).reshape(-1, 8, GROUP)
-    return low | high * np.uint8(16), *_subscales(blocks)
+    return low | high * np.uint8(16), *_products(_k_scales(blocks))
 
 
 def _q6_k(blocks: Bytes) -> _Parts:
@@ -153,12 +178,11 @@ def _q6_k(blocks: Bytes) -> _Parts:
     low = _nibbles(blocks[:, :128].reshape(-1, 2, 64)).reshape(-1, 2, 4, GROUP)
     pairs = blocks[:, 128:192].reshape(-1, 2, 1, GROUP)
     high = pairs >> np.array([0, 2, 4, 6], dtype=np.uint8)[:, None] & np.uint8(3)
-    scales = _half(blocks, 208) * blocks[:, 192:208].view(np.int8)
-    return low | high * np.uint8(16), scales, scales * -32
+    return low | high * np.uint8(16), *_products(_q6_k_scales(blocks))
 
 
-def _subscales(blocks: Bytes) -> tuple[Floats, Floats]:
-    """Scales and biases [blocks, 8] of a superblock: six bits each, of one common unit.
+def _k_scales(blocks: Bytes) -> NestedScales:
+    """Six bits for each of eight scales and minima.
 
     Bytes 4 to 7 and 8 to 11 hold the first four scales and minima in their low six bits.
     The others have their low four bits in bytes 12 to 15, scale below minimum, and their
@@ -167,7 +191,21 @@ def _subscales(blocks: Bytes) -> tuple[Floats, Floats]:
     first, minima, rest = (blocks[:, at : at + 4] for at in (4, 8, 12))
     scales = np.concatenate([first & 63, (rest & 15) | first >> 6 << 4], axis=1)
     minima = np.concatenate([minima & 63, rest >> 4 | minima >> 6 << 4], axis=1)
-    return _half(blocks, 0) * scales, _half(blocks, 2) * -minima.astype(np.float32)
+    units = np.concatenate([_half(blocks, 0), -_half(blocks, 2)], axis=1)
+    return NestedScales(units, np.stack([scales, minima], axis=1).view(np.int8))
+
+
+def _q6_k_scales(blocks: Bytes) -> NestedScales:
+    """Eight bits, with a sign, for each of sixteen scales; integers are 32 too large."""
+    unit, scales = _half(blocks, 208), blocks[:, 192:208].view(np.int8)
+    units = np.concatenate([unit, unit * -32], axis=1)
+    return NestedScales(units, np.stack([scales, scales], axis=1))
+
+
+def _products(scales: NestedScales) -> tuple[Floats, Floats]:
+    """Scales and biases [blocks, groups]."""
+    products: Floats = scales.units[:, :, None] * scales.factors
+    return products[:, 0], products[:, 1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +214,7 @@ class _Exact:
     block_bytes: int
     unpack: Callable[[Bytes], _Parts]
     group: int = GROUP
+    nested: Callable[[Bytes], NestedScales] | None = None
 
 
 _EXACT: Mapping[GGMLQuantizationType, _Exact] = {
@@ -184,7 +223,7 @@ _EXACT: Mapping[GGMLQuantizationType, _Exact] = {
     GGMLQuantizationType.Q5_0: _Exact(5, 22, _q5_0),
     GGMLQuantizationType.Q5_1: _Exact(5, 24, _q5_1),
     GGMLQuantizationType.Q8_0: _Exact(8, 34, _q8_0),
-    GGMLQuantizationType.Q4_K: _Exact(4, 144, _q4_k),
-    GGMLQuantizationType.Q5_K: _Exact(5, 176, _q5_k),
-    GGMLQuantizationType.Q6_K: _Exact(6, 210, _q6_k, group=16),
+    GGMLQuantizationType.Q4_K: _Exact(4, 144, _q4_k, nested=_k_scales),
+    GGMLQuantizationType.Q5_K: _Exact(5, 176, _q5_k, nested=_k_scales),
+    GGMLQuantizationType.Q6_K: _Exact(6, 210, _q6_k, group=16, nested=_q6_k_scales),
 }

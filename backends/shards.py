@@ -16,7 +16,7 @@ from astrai_cli.closing import Closing
 SHARD_BYTES = 4 * 2**30
 # Values of a matrix that are in memory at once, in several forms.
 _CHUNK_VALUES = 2**22
-_ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2, "U32": 4, "U8": 1}
+_ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2, "U32": 4, "U8": 1, "I8": 1}
 
 
 @dataclass(frozen=True, slots=True)

@@ -244,7 +244,7 @@ def products(subject: Subject) -> dict[str, Any]:
         ways: dict[str, Callable[[], Tensor]] = {"floats": lambda x=x: x @ dense.T}
         if kernels.can_multiply(x):
             ways["kernel"] = lambda x=x: kernels.multiply(
-                x, matrix.weight, matrix.scales, matrix.biases
+                x, matrix.weight, matrix.scales, matrix.biases, matrix.units
             )
         if subject.device.type == "cuda":
             ways["int4pack"] = _int4pack(matrix, x)
@@ -336,14 +336,15 @@ def _int4pack(matrix: PackedMatrix, x: Tensor) -> Callable[[], Tensor]:
     """PyTorch's own product with 4-bit integers; its scales are rounded to bfloat16."""
     ahead = (matrix.weight & 15) << 4 | matrix.weight >> 4
     packed = torch._convert_weight_to_int4pack(ahead, 8)
-    zeros = matrix.biases.float() + 8 * matrix.scales.float()
-    both = torch.stack([matrix.scales.float(), zeros], dim=-1).transpose(0, 1)
-    scales = both.contiguous().to(torch.bfloat16)
-    return lambda: torch._weight_int4pack_mm(x, packed, 32, scales)
+    scales, biases = matrix.float_scales()
+    both = torch.stack([scales, biases + 8 * scales], dim=-1).transpose(0, 1)
+    rounded = both.contiguous().to(torch.bfloat16)
+    return lambda: torch._weight_int4pack_mm(x, packed, 32, rounded)
 
 
 def _bytes(matrix: PackedMatrix) -> int:
-    return matrix.weight.nbytes + matrix.scales.nbytes + matrix.biases.nbytes
+    parts = (matrix.weight, matrix.scales, matrix.biases, matrix.units)
+    return sum(part.nbytes for part in parts if part is not None)
 
 
 def _distance(actual: Any, expected: Any) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
@@ -24,12 +24,12 @@ MAX_HEADER_BYTES = 2**26
 MAX_DIMENSIONS = 8
 FLOATS = ("F32", "F16", "BF16")
 # bfloat16 is read as the upper halves of float32.
-_TYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "U8": "u1"}
+_TYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "U8": "u1", "I8": "i1"}
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """kind: one of FLOATS, or "U8". offset: of its first byte in the file."""
+    """kind: one of FLOATS, "U8" or "I8". offset: of its first byte in the file."""
 
     kind: str
     shape: tuple[int, ...]
@@ -49,7 +49,7 @@ class SafetensorsFile:
 
     tensors: Mapping[str, StoredTensor]
 
-    def __init__(self, path: Path, kinds: Sequence[str] = FLOATS) -> None:
+    def __init__(self, path: Path, kinds: Collection[str] = FLOATS) -> None:
         """Map the file and check its header; kinds: of the tensors it may have.
 
         Raises ModelFileError.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from itertools import product
 
 import numpy as np
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 
 from astrai_cli.models.decoder import Block, Decoder
 from astrai_cli.models.spec import ModelSpec, RopeSpec
+from backends.affine import SUPERBLOCK
 from backends.base import ExecutorInfo, SequenceStep, Step
 from backends.cuda import kernels
 from backends.cuda.attention import CellPool
@@ -41,15 +41,16 @@ SPEC = ModelSpec(
     qk_norm=False,
     windows=(None, 40),
 )
+# Bits, group, and whether scales are nested: those of Q4_0, Q8_0, Q4_K, Q5_K and Q6_K.
+FORMS = ((4, 32, False), (8, 32, False), (4, 32, True), (8, 32, True), (8, 16, True))
 _PAGE_SIZE, _CELLS = 16, 512
 
 
 def check_products(device: torch.device, dtype: torch.dtype) -> float:
     """The worst relative error of products with packed matrices of every form."""
-    forms = product(((4, 32), (8, 32), (8, 16)), (torch.float16, torch.float32))
     matrices = [
-        random_matrix((96, 512), bits, device, group=group, scales=scales)
-        for (bits, group), scales in forms
+        random_matrix((96, 512), bits, device, group=group, nested=nested)
+        for bits, group, nested in FORMS
     ]
     return max(
         _product_error(matrix, torch.randn(rows, 512, device=device).to(dtype))
@@ -122,14 +123,24 @@ def random_matrix(
     device: torch.device,
     *,
     group: int = 32,
-    scales: torch.dtype = torch.float16,
+    nested: bool = True,
 ) -> PackedMatrix:
-    """Weights [out, columns] of about the deviation that keeps a vector's length."""
+    """Weights [out, columns] of about the deviation that keeps a vector's length.
+
+    nested: as in `backends.affine`.
+    """
     out, columns = shape
     weight = torch.randint(0, 256, (out, columns * bits // 8), dtype=torch.uint8, device=device)
-    steps = torch.rand((out, columns // group), device=device) * (6 / 2**bits / columns**0.5)
-    lowest = steps * -(2 ** (bits - 1))
-    return PackedMatrix(weight, steps.to(scales), lowest.to(scales), columns)
+    largest = 6 / 2**bits / columns**0.5
+    middle = -(2 ** (bits - 1))
+    groups = (out, columns // group)
+    if not nested:
+        steps = torch.rand(groups, device=device) * largest
+        return PackedMatrix(weight, steps.half(), (steps * middle).half(), None, columns)
+    factors = torch.randint(0, 64, groups, dtype=torch.int8, device=device)
+    unit = torch.tensor([largest / 64, largest / 64 * middle], dtype=torch.float16, device=device)
+    units = unit.expand(out, columns // SUPERBLOCK, 2).contiguous()
+    return PackedMatrix(weight, factors, factors.clone(), units, columns)
 
 
 def _blocks(decoder: Decoder) -> Iterator[Block]:
@@ -140,7 +151,9 @@ def _blocks(decoder: Decoder) -> Iterator[Block]:
 
 def _product_error(matrix: PackedMatrix, x: Tensor) -> float:
     expected = x.float() @ matrix.dequantized(x.dtype).float().T
-    return _error(kernels.multiply(x, matrix.weight, matrix.scales, matrix.biases), expected)
+    return _error(
+        kernels.multiply(x, matrix.weight, matrix.scales, matrix.biases, matrix.units), expected
+    )
 
 
 def _attention_error(

@@ -1,9 +1,10 @@
 """A model file as tensors that the executor maps and uses as they are.
 
 A matrix that GGUF stores in blocks keeps their numbers: `NAME.weight` holds its integers,
-uint8 [out, in * bits / 8], two of 4 bits in a byte with the first one low; `NAME.scales` and
-`NAME.biases` hold [out, groups] each. What has other blocks, and what is not quantized, is
-of one number type. Names are GGUF's; a tied head is not written twice.
+uint8 [out, in * bits / 8], two of 4 bits in a byte with the first one low. `NAME.scales` and
+`NAME.biases` hold [out, groups] each, in float16; or, where scales are nested, int8 factors of
+the float16 `NAME.units` [out, in / SUPERBLOCK, 2]. What has other blocks, and what is not
+quantized, is of one number type. Names are GGUF's; a tied head is not written twice.
 """
 
 from __future__ import annotations
@@ -23,7 +24,14 @@ from astrai_cli.models.architectures import ROPE_FACTORS
 from astrai_cli.models.source import VisionSource, open_source, open_vision
 from astrai_cli.models.vision_spec import POSITION_TABLE, vision_tensors
 from astrai_cli.models.weights import TensorSource, Weights
-from backends.affine import AffineRows, exact_group, repack
+from backends.affine import (
+    SUPERBLOCK,
+    AffineRows,
+    exact_group,
+    has_nested_scales,
+    nested_scales,
+    repack,
+)
 from backends.artifact_vision import write_positions
 from backends.base import EXPORTED_CELLS, EXPORTED_STEP_TOKENS, Progress
 from backends.numbers import NUMBER_TYPES, NumberType
@@ -31,8 +39,7 @@ from backends.shards import PlannedTensor, ShardWriter, row_ranges, split_into_s
 
 VISION_NAME = "vision.safetensors"
 SHARD_PATTERN = "model-*.safetensors"
-# Their scales have no more bits than float16; superblocks multiply two numbers.
-_HALF_SCALES = frozenset({"Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"})
+_HALF = NUMBER_TYPES["float16"]
 _METADATA = {"format": "pt"}
 
 
@@ -78,11 +85,17 @@ class WeightWriter:
         out, width = shape
         group = exact_group(kind)
         assert group is not None
-        scales = _scale_type(kind).kind
-        return [
+        scales, biases, units = _parts(name)
+        is_nested = has_nested_scales(kind)
+        scale_kind = "I8" if is_nested else _HALF.kind
+        planned = [
             PlannedTensor(name, "U8", (out, width * _stored_bits(kind) // 8)),
-            *(PlannedTensor(part, scales, (out, width // group)) for part in _parts(name)),
+            PlannedTensor(scales, scale_kind, (out, width // group)),
+            PlannedTensor(biases, scale_kind, (out, width // group)),
         ]
+        if is_nested:
+            planned.append(PlannedTensor(units, _HALF.kind, (out, width // SUPERBLOCK, 2)))
+        return planned
 
     def _write(self, writer: ShardWriter, name: str) -> None:
         shape = self._weights.shapes[name]
@@ -101,11 +114,18 @@ class WeightWriter:
         self, writer: ShardWriter, name: str, kind: GGMLQuantizationType, rows: slice
     ) -> None:
         assert isinstance(self._weights, Weights)
-        affine = repack(self._weights.raw(name)[rows], kind)
-        numbers = _scale_type(kind)
+        blocks = self._weights.raw(name)[rows]
+        affine = repack(blocks, kind)
         writer.write(name, rows.start, _pack(affine, _stored_bits(kind)))
-        for part, values in zip(_parts(name), (affine.scales, affine.biases), strict=True):
-            writer.write(part, rows.start, numbers.encode(values, name))
+        scales, biases, units = _parts(name)
+        if not has_nested_scales(kind):
+            writer.write(scales, rows.start, _HALF.encode(affine.scales, name))
+            writer.write(biases, rows.start, _HALF.encode(affine.biases, name))
+            return
+        nested = nested_scales(blocks, kind)
+        writer.write(scales, rows.start, nested.factors[:, 0])
+        writer.write(biases, rows.start, nested.factors[:, 1])
+        writer.write(units, rows.start, _HALF.encode(nested.units, name))
 
 
 def export_model(
@@ -156,15 +176,11 @@ def _write_tower(
 
 def _parts(name: str) -> Sequence[str]:
     module = name.removesuffix(".weight")
-    return f"{module}.scales", f"{module}.biases"
+    return f"{module}.scales", f"{module}.biases", f"{module}.units"
 
 
 def _stored_bits(kind: GGMLQuantizationType) -> int:
     return 4 if kind.name.startswith("Q4") else 8
-
-
-def _scale_type(kind: GGMLQuantizationType) -> NumberType:
-    return NUMBER_TYPES["float16" if kind.name in _HALF_SCALES else "float32"]
 
 
 def _pack(rows: AffineRows, bits: int) -> NDArray[np.uint8]:

@@ -50,12 +50,14 @@ if triton is not None:
         weight_at,
         scales_at,
         biases_at,
+        units_at,
         out_at,
         n_rows,
         n_out,
         columns,
         bits: tl.constexpr,
         group: tl.constexpr,
+        superblock: tl.constexpr,
         block_rows: tl.constexpr,
         block_out: tl.constexpr,
         block_columns: tl.constexpr,
@@ -82,8 +84,12 @@ if triton is not None:
             at = wide_outs * (columns // per_byte) + places[None, :]
             integers = tl.load(weight_at + at, mask=mask, other=0)
             at = wide_outs * (columns // group) + (column // group)[None, :]
-            scales = tl.load(scales_at + at, mask=mask, other=0.0).to(tl.float32)
-            biases = tl.load(biases_at + at, mask=mask, other=0.0).to(tl.float32)
+            scales = tl.load(scales_at + at, mask=mask, other=0).to(tl.float32)
+            biases = tl.load(biases_at + at, mask=mask, other=0).to(tl.float32)
+            if superblock:
+                at = (wide_outs * (columns // superblock) + (column // superblock)[None, :]) * 2
+                scales *= tl.load(units_at + at, mask=mask, other=0.0).to(tl.float32)
+                biases *= tl.load(units_at + at + 1, mask=mask, other=0.0).to(tl.float32)
             x_places = x_at + rows[:, None] * columns + column[None, :]
             x_mask = row_mask & inside[None, :]
             x = tl.load(x_places, mask=x_mask, other=0.0)
@@ -203,7 +209,9 @@ if triton is not None:
         tl.store(out_at + query * width + d, merged.to(out_at.dtype.element_ty), mask=d < width)
 
 
-def multiply(x: Tensor, weight: Tensor, scales: Tensor, biases: Tensor) -> Tensor:
+def multiply(
+    x: Tensor, weight: Tensor, scales: Tensor, biases: Tensor, units: Tensor | None
+) -> Tensor:
     """x [n, columns] times the transposed matrix: [n, out]; n is at most MOST_ROWS.
 
     The matrix is a `PackedMatrix`'s; its weights are rounded to x's type as they are where
@@ -217,12 +225,14 @@ def multiply(x: Tensor, weight: Tensor, scales: Tensor, biases: Tensor) -> Tenso
         weight,
         scales,
         biases,
+        scales if units is None else units,
         out,
         n_rows,
         len(weight),
         columns,
         bits=weight.shape[1] * 8 // columns,
         group=columns // scales.shape[1],
+        superblock=0 if units is None else columns // units.shape[1],
         block_rows=max(16, triton.next_power_of_2(n_rows)),
         block_out=block_out,
         block_columns=256,

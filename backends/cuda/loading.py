@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 from astrai_cli.errors import ArtifactError, ModelFileError
 from astrai_cli.models.decoder import Block, Decoder
-from astrai_cli.models.safetensors import FLOATS, SafetensorsFile
+from astrai_cli.models.safetensors import SafetensorsFile
 from astrai_cli.models.spec import ModelSpec
 from astrai_cli.models.vision import VisionTower
 from astrai_cli.models.vision_spec import POSITION_TABLE, VisionSpec, vision_tensors
+from backends.affine import SUPERBLOCK
 from backends.artifact_vision import read_positions
 from backends.cuda.decoder import DeviceBlock, Float32Head
 from backends.cuda.export import SHARD_PATTERN, VISION_NAME
@@ -27,6 +28,7 @@ _DTYPES: Mapping[str, torch.dtype] = {
     "F16": torch.float16,
     "BF16": torch.bfloat16,
     "U8": torch.uint8,
+    "I8": torch.int8,
 }
 
 
@@ -38,7 +40,7 @@ class StoredTensors:
         self._folder = folder
         self._device = device
         try:
-            files = [SafetensorsFile(path, (*FLOATS, "U8")) for path in folder.glob(pattern)]
+            files = [SafetensorsFile(path, _DTYPES) for path in folder.glob(pattern)]
         except ModelFileError as error:
             raise ArtifactError(str(error)) from error
         self._places = {name: file for file in files for name in file.tensors}
@@ -68,17 +70,21 @@ class StoredTensors:
         parts = (name, f"{module}.scales", f"{module}.biases")
         weight, scales, biases = (self.get(part) for part in parts)
         out, columns = shape
+        units = None
+        if f"{module}.units" in self:
+            units = self.get(f"{module}.units", (out, columns // SUPERBLOCK, 2))
         fits = (
             weight.dtype == torch.uint8
             and weight.shape in {(out, columns), (out, columns // 2)}
             and scales.shape == biases.shape
             and scales.shape in {(out, columns // 16), (out, columns // 32)}
+            and (scales.dtype == torch.int8) == (units is not None)
         )
         if not fits:
             raise ArtifactError(
                 f"{self._folder}: tensor {name!r} is not a packed matrix of {list(shape)}"
             )
-        return PackedMatrix(weight, scales, biases, columns)
+        return PackedMatrix(weight, scales, biases, units, columns)
 
 
 def load_decoder(

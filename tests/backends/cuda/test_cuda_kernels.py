@@ -16,7 +16,7 @@ from astrai_cli.models.decoder import Rotation
 from backends.base import get_backend
 from backends.cuda import checks
 from backends.cuda.build import run_checks
-from backends.cuda.checks import MOST_ERROR, random_decoder, random_matrix
+from backends.cuda.checks import FORMS, MOST_ERROR, random_decoder, random_matrix
 from backends.cuda.decoder import DeviceBlock
 from backends.cuda.matrices import PackedEmbedding, PackedLinear
 
@@ -45,13 +45,14 @@ def test_a_build_checks_the_gpu() -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 70])
-@pytest.mark.parametrize(("bits", "group"), [(4, 32), (8, 32), (8, 16)])
+@pytest.mark.parametrize("form", FORMS, ids=str)
 def test_products_without_a_kernel(
-    bits: int, group: int, rows: int, monkeypatch: pytest.MonkeyPatch
+    form: tuple[int, int, bool], rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In parts of the matrix, as those that are large are."""
     monkeypatch.setattr("backends.cuda.matrices._DENSE_WEIGHTS", 512 * 10)
-    matrix = random_matrix((96, 512), bits, CPU, group=group)
+    bits, group, nested = form
+    matrix = random_matrix((96, 512), bits, CPU, group=group, nested=nested)
     x = torch.randn(rows, 512)
     weights = matrix.dequantized(torch.float32)
     torch.testing.assert_close(PackedLinear(matrix)(x), x @ weights.T, rtol=1e-4, atol=1e-4)

@@ -68,6 +68,8 @@ def check_weights(source: Path, folder: Path) -> set[str]:
 def test_weights_of_the_fixture_are_the_file_s(export: Export) -> None:
     folder = export(Q4_K_M, MMPROJ)
     assert check_weights(Q4_K_M, folder) == {"Q4_K", "Q6_K"}
+    size = sum(file.stat().st_size for file in folder.glob(SHARD_PATTERN))
+    assert size < 1.35 * Q4_K_M.stat().st_size
     assert (folder / "pos_embed.bin").exists()
 
 
@@ -199,6 +201,7 @@ def test_files_that_were_altered(
         (b'"output_norm.weight"', "tensor 'output_norm.weight' is missing"),
         (b'"blk.0.attn_q.scales"', r"attn_q.weight' has the shape"),
         (b'"blk.0.attn_q.biases"', r"attn_q.biases' is missing"),
+        (b'"blk.0.attn_q.units"', r"attn_q.weight' is not a packed matrix of"),
     ],
 )
 def test_tensors_that_do_not_fit(
