@@ -27,7 +27,7 @@ from astrai_cli.engine.sampling import (
     token_logprob,
 )
 from astrai_cli.engine.sessions import Turn
-from astrai_cli.engine.stops import StopMatcher
+from astrai_cli.engine.stops import MessageHeaders, StopMatcher
 from astrai_cli.engine.task import Sink, Task, TaskState
 from astrai_cli.errors import AstraiError, ExecutionError
 from backends.base import Draw, ExecutorInfo
@@ -72,6 +72,7 @@ class GenerationTask(Task):
         self._token_bytes = token_bytes
         self._detokenizer = Detokenizer(token_bytes, write_special=request.write_special)
         self._stops = StopMatcher(request.stop)
+        self._headers = MessageHeaders(request.header_ids, request.prompt)
         self._end_text = ""
         self._rest = ""
         self._takes_drafts = request.drafts
@@ -157,7 +158,11 @@ class GenerationTask(Task):
             self._end_text = self._token_bytes.named(token_id).decode(errors="replace")
             self.end("stop")
             return ""
-        text = self._stops.feed(self._detokenizer.feed(token_id))
+        text = self._detokenizer.feed(token_id)
+        if self._headers.take(token_id):
+            text = self._stops.flush() + text
+        else:
+            text = self._stops.feed(text)
         if self._stops.matched is not None:
             self.end("stop")
         elif self.n_known == self.n_tokens_max:

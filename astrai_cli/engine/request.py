@@ -47,6 +47,8 @@ class GenerationRequest:
         of the prompt, though for the repetition penalty they all are `<|patch|>`.
     max_tokens: None means up to the context.
     stop: strings that end the answer and are removed from it.
+    header_ids: tokens that begin and end a message's header, in which stop strings are not
+        looked for.
     stop_token_ids: ids that end it besides the model's own; never shown.
     ignore_eos: go on past the model's own end tokens.
     write_special: write special tokens into the text by their names, but for one that
@@ -63,6 +65,7 @@ class GenerationRequest:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
+    header_ids: tuple[int, int] | None = None
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     write_special: bool = False

@@ -8,6 +8,7 @@ from astrai_cli.errors import InvalidInputError
 
 MAX_STOPS = 64
 MAX_STOP_CHARS = 1024
+MAX_HEADER_TOKENS = 64
 
 
 def check_stops(stops: Sequence[str]) -> None:
@@ -124,3 +125,25 @@ class StopMatcher:
         self._held = ""
         self._state = 0
         return whole[:n_held]
+
+
+class MessageHeaders:
+    """Tells the tokens of message headers, in which no stop string is looked for.
+
+    A header goes from a token that begins it to one that ends it, both included, and the
+    prompt may end within one. One that does not end within MAX_HEADER_TOKENS is none.
+    """
+
+    def __init__(self, ids: tuple[int, int] | None, prompt: Sequence[int]) -> None:
+        """ids: of the tokens that begin and end a header; None: there are no headers."""
+        self._begin, self._end = ids or (None, None)
+        marks = (token_id for token_id in reversed(prompt) if token_id in (ids or ()))
+        self._n_left = MAX_HEADER_TOKENS if next(marks, None) == self._begin and ids else 0
+
+    def take(self, token_id: int) -> bool:
+        """Whether the next token is of a header."""
+        if token_id == self._begin:
+            self._n_left = MAX_HEADER_TOKENS
+        is_inside = self._n_left > 0
+        self._n_left = 0 if token_id == self._end else max(self._n_left - 1, 0)
+        return is_inside

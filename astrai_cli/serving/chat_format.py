@@ -15,6 +15,7 @@ from astrai_cli.serving.body import UNSUPPORTED
 from astrai_cli.serving.errors import RequestError
 from astrai_cli.serving.messages import ChatMessage, ImagePart, MessageToolCall, Part
 from astrai_cli.serving.parsers import OutputParser, make_parser
+from astrai_cli.serving.parsers.muse import HEADER
 from astrai_cli.serving.reasoning import Effort
 from astrai_cli.serving.templates import ChatTemplate, Message
 from astrai_cli.serving.tool_schemas import ToolSet, prompt_alias
@@ -33,18 +34,21 @@ class ChatFormat:
     """One model's way. parser: what reads its text, by name.
 
     qualifies_names: whether prompts show a flat tool name as its own namespace's member.
+    header_ids: the tokens that begin and end a message's header, None where none does.
     """
 
     template: ChatTemplate
     parser: str
     qualifies_names: bool
+    header_ids: tuple[int, int] | None = None
 
     @classmethod
     def of(cls, text: TextModel, serve: ServeConfig) -> ChatFormat:
         """As the server is asked for it. Raises as ChatTemplate and ChatTemplate.of do."""
         is_muse = text.architecture == MUSE_GLIMMER
         parser = "plain" if serve.tool_parser == "none" and not is_muse else serve.tool_parser
-        return cls(ChatTemplate.of(text, serve.chat_template), parser, is_muse)
+        headers = _header_ids(text) if is_muse else None
+        return cls(ChatTemplate.of(text, serve.chat_template), parser, is_muse, headers)
 
     @property
     def writes_special(self) -> bool:
@@ -159,6 +163,11 @@ class ChatFormat:
     def _shown(self, name: str) -> str:
         """A tool's name as prompts show it."""
         return prompt_alias(name) if self.qualifies_names else name
+
+
+def _header_ids(text: TextModel) -> tuple[int, int] | None:
+    begin, end = (text.tokenizer.token_to_id(token) for token in HEADER)
+    return None if begin is None or end is None else (begin, end)
 
 
 def _content(message: ChatMessage) -> str | list[dict[str, Any]]:

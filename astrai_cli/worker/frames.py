@@ -16,7 +16,7 @@ from astrai_cli.config import MAX_CHOICES, MAX_REQUEST_BYTES
 from astrai_cli.engine.request import Finish, GenerationRequest, Piece
 from astrai_cli.errors import AstraiError, ContextNeed, error_of
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 MAX_REPORT_BYTES = 2**20
 # What a message quotes may be of any length, and a report must not be.
 MAX_MESSAGE_CHARS = 4096

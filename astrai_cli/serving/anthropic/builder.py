@@ -52,6 +52,7 @@ class AnthropicResponseBuilder(ResponseBuilder[MessagesRequest]):
                 stop_token_ids=tuple(request.stop_token_ids),
                 ignore_eos=request.ignore_eos,
                 write_special=engine.format.writes_special,
+                header_ids=engine.format.header_ids,
                 session_id=session_id,
             ),
             token_bytes=engine.token_bytes,

@@ -47,6 +47,7 @@ class OpenAIResponseBuilder(OpenAIBuilder[ChatCompletionRequest]):
                 stop_token_ids=tuple(request.stop_token_ids),
                 ignore_eos=request.ignore_eos,
                 write_special=engine.format.writes_special,
+                header_ids=engine.format.header_ids,
                 logprobs=request.top_logprobs if request.logprobs else None,
                 session_id=session_id,
             ),

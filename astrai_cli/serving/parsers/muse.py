@@ -19,10 +19,11 @@ from astrai_cli.serving.tool_schemas import ToolSet
 
 GOES_ON = "<|eom|>"
 TERMINATORS = (GOES_ON, "<|eot|>")
+HEADER = ("<|start|>", "<|message|>")
+"""What begins and ends a message's header."""
 CONTROLS = (
     *TERMINATORS,
-    "<|start|>",
-    "<|message|>",
+    *HEADER,
     "<|begin_of_text|>",
     "<|end_of_text|>",
     "<|image_start|>",

@@ -57,6 +57,7 @@ class ResponsesBuilder(ResponseBuilder[ResponseRequest]):
                 stop_token_ids=tuple(request.stop_token_ids),
                 ignore_eos=request.ignore_eos,
                 write_special=engine.format.writes_special,
+                header_ids=engine.format.header_ids,
                 logprobs=request.n_logprobs,
                 session_id=session_id,
             ),

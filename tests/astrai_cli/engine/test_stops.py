@@ -2,7 +2,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from astrai_cli.engine.stops import MAX_STOP_CHARS, MAX_STOPS, StopMatcher
+from astrai_cli.engine.stops import (
+    MAX_HEADER_TOKENS,
+    MAX_STOP_CHARS,
+    MAX_STOPS,
+    MessageHeaders,
+    StopMatcher,
+)
 from astrai_cli.errors import InvalidInputError
 
 SHORT = st.text("ab", min_size=1, max_size=5)
@@ -81,3 +87,29 @@ def test_a_hidden_end_completes_stops_and_is_never_shown(
     released = matcher.feed(text) + matcher.flush(hidden)
     shown, matched = first_stop(text + hidden, stops)
     assert (released, matcher.matched) == (shown[: len(text)], matched)
+
+
+BEGIN, END = 1, 2
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answer", "inside"),
+    [
+        ([BEGIN, 5], [6, END, 7, 7], "yyn n"),
+        ([BEGIN, 5, END], [6, BEGIN, 7, END, 8], "nyyyn"),
+        ([5], [6, END, 7], "nnn"),
+        ([], [BEGIN, BEGIN, 7, END, 7], "yyyyn"),
+    ],
+)
+def test_headers_go_from_their_beginning_to_their_end(
+    prompt: list[int], answer: list[int], inside: str
+) -> None:
+    headers = MessageHeaders((BEGIN, END), prompt)
+    told = "".join("y" if headers.take(token_id) else "n" for token_id in answer)
+    assert told == inside.replace(" ", "")
+
+
+def test_a_header_that_does_not_end_is_none() -> None:
+    headers = MessageHeaders((BEGIN, END), [BEGIN])
+    assert [headers.take(5) for _ in range(MAX_HEADER_TOKENS + 1)][-2:] == [True, False]
+    assert not any(MessageHeaders(None, [BEGIN]).take(token_id) for token_id in (BEGIN, 5))

@@ -214,6 +214,18 @@ def test_a_call_cut_off_is_none(client: OpenAI) -> None:
     assert stopped.matched_stop == "Bergen"
 
 
+@pytest.mark.parametrize("stop", ["to", "user", "self", "=", "message"])
+def test_stops_do_not_cut_headers(client: OpenAI, stop: str) -> None:
+    chat = [user("Say hello.")]
+    for effort in ("low", "high"):
+        free = ask(client, chat, reasoning_effort=effort).choices[0].message
+        stopped = ask(client, chat, reasoning_effort=effort, stop=[stop]).choices[0]
+        reasoning, cut, _ = (reasoning_of(free) or "").partition(stop)
+        assert (reasoning_of(stopped.message) or "") == reasoning
+        said = "" if cut else free.content.partition(stop)[0]
+        assert stopped.message.content == said
+
+
 def test_calls_against_the_schema_fail_the_answer(client: OpenAI) -> None:
     strict = function("get_weather", "Weather of a city", ["city", "unit"], city="string")
     strict["function"]["strict"] = True
