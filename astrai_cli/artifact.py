@@ -16,8 +16,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from tokenizers import Tokenizer
 
 from astrai_cli.config import ExportConfig
-from astrai_cli.errors import ArtifactError
+from astrai_cli.errors import ArtifactError, InvalidInputError
 from astrai_cli.files import partial_folder, sha256_of, sync, sync_folder
+from astrai_cli.models.draft_spec import DraftFile, DraftSpec, open_draft
 from astrai_cli.models.source import open_source, open_vision
 from astrai_cli.models.spec import ModelSpec
 from astrai_cli.models.tokenizer import SpecialTokens
@@ -70,6 +71,13 @@ class ArtifactVision(_Part):
     mmproj: Source | None
 
 
+class ArtifactDraft(_Part):
+    """The block draft, with the largest block, and the file it was made from."""
+
+    spec: DraftSpec
+    source: Source
+
+
 class FileEntry(_Part):
     size: int = Field(ge=0)
     sha256: str
@@ -90,6 +98,7 @@ class Manifest(_Part):
     special_tokens: SpecialTokens
     source: Source
     vision: ArtifactVision | None = None
+    draft: ArtifactDraft | None = None
     export_options: dict[str, Any]
     details: dict[str, Any]
     files: dict[Annotated[str, AfterValidator(_inside)], FileEntry]
@@ -234,7 +243,7 @@ def export_model(
     """Export `source` for a backend as the artifact folder `target`.
 
     source: a GGUF file or a Hugging Face folder.
-    Raises ModelFileError, ArtifactError, BackendUnavailableError.
+    Raises ModelFileError, ArtifactError, BackendUnavailableError, InvalidInputError.
     """
     backend = get_backend(backend_name)
     if options.max_seq_len is not None:
@@ -243,9 +252,18 @@ def export_model(
             "--max-context bounds it when it runs",
             options.max_seq_len,
         )
+    if options.draft_gguf is not None and not backend.exports_drafts:
+        raise InvalidInputError(
+            f"the {backend_name} backend exports no drafts, so it takes no draft_gguf",
+            param="draft_gguf",
+        )
     with create_artifact(target, overwrite=overwrite) as folder:
         progress("reading the model file", 0.0)
-        with open_source(source) as model, open_vision(model, options.mmproj) as tower:
+        with (
+            open_source(source) as model,
+            open_vision(model, options.mmproj) as tower,
+            open_draft(model, options.draft_gguf) as drafter,
+        ):
             # First what is cheap to find wrong, then the export.
             model.tokenizer().save(str(folder / TOKENIZER_NAME))
             template = model.chat_template()
@@ -254,6 +272,7 @@ def export_model(
             special_tokens = model.special_tokens()
             spec, digest = model.spec, model.sha256
             vision = None if tower is None else _describe_tower(tower.spec, options)
+            draft = None if drafter is None else _describe_draft(drafter)
         details = backend.export(source, folder, options, progress)
         manifest = Manifest(
             format_version=FORMAT_VERSION,
@@ -265,6 +284,7 @@ def export_model(
             special_tokens=special_tokens,
             source=Source(name=source.name, sha256=digest),
             vision=vision,
+            draft=draft,
             export_options=options.model_dump(mode="json"),
             details=dict(details or {}),
             files=_describe_files(folder),
@@ -281,6 +301,10 @@ def _describe_tower(spec: VisionSpec, options: ExportConfig) -> ArtifactVision:
         max_patches=vision_patch_limit(options.max_vision_patches, EXPORTED_VISION_PATCHES),
         mmproj=None if path is None else Source(name=path.name, sha256=sha256_of(path)),
     )
+
+
+def _describe_draft(file: DraftFile) -> ArtifactDraft:
+    return ArtifactDraft(spec=file.spec, source=Source(name=file.path.name, sha256=file.sha256))
 
 
 def _describe_files(folder: Path) -> Mapping[str, FileEntry]:

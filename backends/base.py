@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from astrai_cli.errors import BackendUnavailableError, InvalidInputError
 
 if TYPE_CHECKING:
+    from astrai_cli.models.draft_spec import DraftSpec
     from astrai_cli.models.spec import ModelSpec
     from astrai_cli.models.vision_spec import VisionSpec
 
@@ -145,7 +146,7 @@ class ExecutorInfo:
     vision: the tower behind `encode_image`, None where there is none; max_vision_patches:
     the most patches an image may have. max_top_k: of a `Draw`; 0 where the executor draws
     no tokens. changes_logits: whether a `Draw` may have changes. cell_bounds: None where
-    memory is the only bound.
+    memory is the only bound. draft: of a `drafting.DraftingExecutor`, else None.
     """
 
     spec: ModelSpec
@@ -159,6 +160,7 @@ class ExecutorInfo:
     max_top_k: int = 0
     changes_logits: bool = False
     cell_bounds: CellBounds | None = None
+    draft: DraftSpec | None = None
 
 
 @runtime_checkable
@@ -198,10 +200,12 @@ class Backend(Protocol):
     """One folder under `backends/` (or a third party's package): how to make and run artifacts.
 
     runs_model_files: `open` takes a GGUF file as it is, and there is nothing to export.
+    exports_drafts: an artifact can have a block draft.
     """
 
     name: str
     runs_model_files: bool
+    exports_drafts: bool
 
     def unavailable(self) -> str | None:
         """Why the backend cannot run here, with the command that mends it; None if it can."""

@@ -19,16 +19,22 @@ from numpy.typing import NDArray
 TINY = Path(__file__).parent / "data" / "tiny-muse"
 Q4_K_M = TINY / "tiny-muse-q4_k_m.gguf"
 MMPROJ = TINY / "mmproj-tiny-muse-bf16.gguf"
+DRAFT = TINY / "dflash-tiny-muse-bf16.gguf"
 IMAGE = TINY / "image.png"
 
 # Trained to follow the family's protocol; answers and prompts are those of two other programs.
 CHAT = TINY.parent / "tiny-muse-chat"
 CHAT_MODEL = CHAT / "tiny-muse-chat-q8_0.gguf"
+CHAT_DRAFT = CHAT / "dflash-tiny-muse-chat-bf16.gguf"
 CHAT_MMPROJ = CHAT / "mmproj-tiny-muse-chat-bf16.gguf"
 
 
 def chat_cases() -> list[dict[str, Any]]:
-    """Prompts as text and ids, and their greedy answers: prompt, prompt_ids, greedy_ids…"""
+    """Prompts as text and ids, and their greedy answers: prompt, prompt_ids, greedy_ids…
+
+    draft_target_steps, draft_accepted: with the whole blocks of CHAT_DRAFT, steps after the
+    prompt's, and tokens accepted, but for a last one that ends the answer.
+    """
     cases: list[dict[str, Any]] = json.loads((CHAT / "chat.json").read_text("utf-8"))["cases"]
     return cases
 

@@ -13,6 +13,7 @@ class RecordingBackend:
     """Writes one small file and counts its exports; `fail` is raised half-way through."""
 
     name = "recording"
+    exports_drafts = True
 
     def __init__(self) -> None:
         self.exports = 0

@@ -14,7 +14,7 @@ from astrai_cli.config.base import (
     UserPath,
     default_cache_dir,
 )
-from astrai_cli.config.speculation import Speculation
+from astrai_cli.config.speculation import DraftModel, Speculation
 
 
 class ModelConfig(Group):
@@ -76,7 +76,7 @@ class _Vision(Group):
     )
 
 
-class ExportConfig(_Bounds, _Vision):
+class ExportConfig(_Bounds, _Vision, DraftModel):
     """How a model file becomes an artifact."""
 
     activation_dtype: Literal["float16", "bfloat16", "float32"] | None = Field(
@@ -108,7 +108,7 @@ class ExportConfig(_Bounds, _Vision):
     )
 
 
-class LimitsConfig(_Bounds, _Vision, Speculation):
+class LimitsConfig(_Bounds, _Vision, DraftModel, Speculation):
     """What the engine may use at run time."""
 
     hf_tokenizer: UserPath | None = Field(

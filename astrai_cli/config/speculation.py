@@ -6,9 +6,19 @@ from typing import Literal
 
 from pydantic import Field
 
-from astrai_cli.config.base import Group
+from astrai_cli.config.base import Group, UserPath
 
 MAX_DRAFT_TOKENS = 64
+
+
+class DraftModel(Group):
+    """The option of the draft's own model, at export and where a backend runs model files."""
+
+    draft_gguf: UserPath | None = Field(
+        None,
+        description="GGUF file of a block draft (DFlash) of the model, for dflash. An artifact has "
+        "the draft it was exported with, and takes no other.",
+    )
 
 
 class Speculation(Group):
@@ -24,6 +34,17 @@ class Speculation(Group):
         ge=1,
         le=MAX_DRAFT_TOKENS,
         description="Most tokens that ngram guesses at once; fewer where more do not pay.",
+    )
+    dflash: bool = Field(
+        False,
+        description="Take guesses from the block draft that the model was exported with.",
+    )
+    dflash_n_draft: int = Field(
+        0,
+        ge=0,
+        le=MAX_DRAFT_TOKENS * 4,
+        description="Tokens that the block draft guesses at once, with a block of one more; 0: as "
+        "many as it was exported for, and never more.",
     )
     adaptive_drafts: bool = Field(
         True,

@@ -21,7 +21,7 @@ from astrai_cli.engine.request import Event, Finish, GenerationRequest, Piece, S
 from astrai_cli.engine.result import Completion, GenerateResult
 from astrai_cli.engine.scheduler import InferenceScheduler
 from astrai_cli.engine.sessions import Turn
-from astrai_cli.engine.speculation import NGramProposer, Proposer
+from astrai_cli.engine.speculation import Proposer, make_proposer
 from astrai_cli.engine.task import Sink, Task
 from astrai_cli.errors import InvalidInputError, RequestCancelledError
 from astrai_cli.models.text import TextModel
@@ -106,12 +106,13 @@ class InferenceEngine:
         self._info = executor.info
         self._token_bytes = TokenBytes(text.tokenizer)
         self._prompts = PromptPreparer(executor.info, text, self.limits.max_image_bytes)
+        cache = cache or self._make_cache(executor.info)
         self._scheduler = InferenceScheduler(
             executor,
             self.limits,
-            cache or self._make_cache(executor.info),
+            cache,
             on_evicted,
-            proposer=proposer or self._make_proposer(),
+            proposer=proposer or make_proposer(self.limits, executor, cache),
         )
 
     @property
@@ -304,11 +305,6 @@ class InferenceEngine:
     def _make_cache(self, info: ExecutorInfo) -> KVCache:
         n_sequences = EngineLimits.resolve(self.limits, info).max_sequences
         return make_cache(self.limits, n_sequences, info.max_context, info.cell_bounds)
-
-    def _make_proposer(self) -> Proposer | None:
-        if self.limits.speculate == "ngram":
-            return NGramProposer(self.limits.ngram_n_draft)
-        return None
 
     def _complete(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
         started: list[tuple[GenerateResult, RequestHandle]] = []

@@ -121,6 +121,39 @@ def read_spec(
     )
 
 
+def read_draft_layers(metadata: Metadata, name: str, fallback_name: str) -> ModelSpec:
+    """The spec of a block draft's layers, whose embedding and head are its target's.
+
+    Raises ModelFileError where the metadata cannot be right.
+    """
+    n_layers = metadata.integer(f"{name}.block_count", 1, 1024)
+    width = metadata.integer(f"{name}.embedding_length", 1, 2**17)
+    n_heads = metadata.integer(f"{name}.attention.head_count", 1, 1024)
+    n_kv_heads = metadata.integer(f"{name}.attention.head_count_kv", 1, 1024, default=n_heads)
+    if n_heads % n_kv_heads:
+        raise metadata.error(f"{name}.attention.head_count", f"a multiple of {n_kv_heads}")
+    head_width = _head_width(metadata, name, width, n_heads)
+    return ModelSpec(
+        architecture=name,
+        name=metadata.text("general.name", fallback_name),
+        n_layers=n_layers,
+        width=width,
+        ffn_width=metadata.integer(f"{name}.feed_forward_length", 1, 2**20),
+        n_heads=n_heads,
+        n_kv_heads=n_kv_heads,
+        head_width=head_width,
+        vocab_size=metadata.length("tokenizer.ggml.tokens"),
+        context_length=metadata.integer(f"{name}.context_length", 1, INT32_MAX),
+        norm_eps=metadata.number(f"{name}.attention.layer_norm_rms_epsilon", 0.0, 1.0),
+        rope=_read_rope(metadata, name, head_width, None),
+        tied_head=False,
+        qkv_bias=False,
+        qk_norm=True,
+        # The file names a sliding window; the model's own implementations see all of the context.
+        windows=(None,) * n_layers,
+    )
+
+
 def _head_width(metadata: Metadata, name: str, width: int, n_heads: int) -> int:
     key = f"{name}.attention.key_length"
     if key not in metadata and width % n_heads:
@@ -183,8 +216,8 @@ def _read_windows(metadata: Metadata, name: str, n_layers: int) -> tuple[int | N
     return tuple(window if slides else None for slides in pattern)
 
 
-def expected_tensors(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
-    """The name and shape of every tensor a model of this spec has, in the order they are used."""
+def tensors_of_layers(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
+    """The name and shape of every tensor of the layers, in the order they are used."""
     width, q_width = spec.width, spec.n_heads * spec.head_width
     kv_width = spec.n_kv_heads * spec.head_width
     layer: dict[str, tuple[int, ...]] = {
@@ -213,9 +246,18 @@ def expected_tensors(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
         layer["attn_gate.weight"] = (q_width, width)
     if spec.post_norm_eps is not None:
         layer |= {"post_attention_norm.weight": (width,), "post_ffw_norm.weight": (width,)}
+    return {
+        f"blk.{index}.{name}": shape
+        for index in range(spec.n_layers)
+        for name, shape in layer.items()
+    }
+
+
+def expected_tensors(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
+    """The name and shape of every tensor a model of this spec has, in the order they are used."""
+    width = spec.width
     expected: dict[str, tuple[int, ...]] = {"token_embd.weight": (spec.vocab_size, width)}
-    for index in range(spec.n_layers):
-        expected |= {f"blk.{index}.{name}": shape for name, shape in layer.items()}
+    expected |= tensors_of_layers(spec)
     expected["output_norm.weight"] = (width,)
     if not spec.tied_head:
         expected["output.weight"] = (spec.vocab_size, width)

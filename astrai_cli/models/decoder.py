@@ -24,6 +24,9 @@ scale of the scores is `ModelSpec.attention_scale`. ExecuTorch's neutral operato
 `kvcache::update_and_attend` fits behind it.
 """
 
+Tap = Callable[[int, Tensor], None]
+"""tap(layer, h): takes a layer's output [T, width]."""
+
 
 class Rotation:
     """Half-split rotary embedding: component i turns with i + dimension / 2.
@@ -98,11 +101,18 @@ class Block(nn.Module):
         A gated layer adds a fourth, [T, H * D] between 0 and 1, for `merge`.
         """
         x = self.attn_norm(h)
-        q, k = self.attn_q(x), self.attn_k(x)
+        q = self.attn_q(x)
         if self.qk_norm:
-            q, k = self._norm_heads(self.attn_q_norm, q), self._norm_heads(self.attn_k_norm, k)
-        v = self.attn_v(x)
+            q = self._norm_heads(self.attn_q_norm, q)
+        k, v = self.project_context(x)
         return (q, k, v, self.attn_gate(x).sigmoid()) if self.gated else (q, k, v)
+
+    def project_context(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values [T, H_kv * D] of rows [T, width] that are normed already."""
+        k = self.attn_k(x)
+        if self.qk_norm:
+            k = self._norm_heads(self.attn_k_norm, k)
+        return k, self.attn_v(x)
 
     def merge(self, h: Tensor, attended: Tensor, gate: Tensor | None = None) -> Tensor:
         """The second half: h [T, width] after what its queries attended to [T, H * D].
@@ -172,14 +182,22 @@ class Decoder(nn.Module):
         """What the blocks are given for tokens [T]: float32 [T, width]."""
         return norm_embeddings(self.token_embd(tokens), self.spec)
 
-    def forward(self, h: Tensor, positions: Tensor, rows: Tensor, attend: Attend) -> Tensor:
+    def forward(
+        self,
+        h: Tensor,
+        positions: Tensor,
+        rows: Tensor,
+        attend: Attend,
+        tap: Tap = lambda layer, h: None,
+    ) -> Tensor:
         """Logits float32 [R, vocabulary] of the chosen rows of a packed step.
 
         h: float32 [T, width], from `embed` or an image; positions: int64 [T], each row's
         position in its own sequence; rows: int64 [R], indices into T, gathered before
-        the head.
+        the head. tap: is shown every layer's output.
         """
         rotate = Rotation.at(positions, self.rope_frequencies)
-        for block in self.blk:
+        for layer, block in enumerate(self.blk):
             h = block(h, positions, rotate, attend)
+            tap(layer, h)
         return scale_logits(self.output(self.output_norm(h.index_select(0, rows))), self.spec)

@@ -16,6 +16,7 @@ from astrai_cli.artifact import (
 from astrai_cli.config import ExportConfig
 from astrai_cli.errors import ArtifactError, ModelFileError
 from astrai_cli.files import file_lock, sha256_of
+from astrai_cli.models.draft_spec import open_draft
 from astrai_cli.models.hf import CONFIG_NAME, is_hf_folder
 from astrai_cli.models.pull import ALIASES, HUB_PREFIX, pull
 from astrai_cli.models.source import model_name, open_source, open_vision
@@ -71,7 +72,11 @@ def resolve_artifact(
 def _export_once(
     source: Path, cache_dir: Path, backend: str, options: ExportConfig, progress: Progress
 ) -> Artifact:
-    with open_source(source) as model, open_vision(model, options.mmproj):
+    with (
+        open_source(source) as model,
+        open_vision(model, options.mmproj),
+        open_draft(model, options.draft_gguf),
+    ):
         key = _cache_key(model.sha256, backend, options)
     target = cache_dir / "artifacts" / f"{model_name(source)}-{backend}-{key}"
     if (artifact := _open_whole(target)) is not None:
@@ -91,6 +96,8 @@ def _cache_key(source_sha256: str, backend: str, options: ExportConfig) -> str:
     chosen = options.model_dump(mode="json")
     if options.mmproj is not None:
         chosen["mmproj"] = sha256_of(options.mmproj)
+    if options.draft_gguf is not None:
+        chosen["draft_gguf"] = sha256_of(options.draft_gguf)
     parts = [
         source_sha256,
         backend,

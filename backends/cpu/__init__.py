@@ -19,6 +19,7 @@ class CpuBackend:
 
     name = "cpu"
     runs_model_files = False
+    exports_drafts = False
 
     def unavailable(self) -> str | None:
         try:

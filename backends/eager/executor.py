@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from astrai_cli.config import LimitsConfig
 from astrai_cli.errors import ExecutionError, InvalidInputError
 from astrai_cli.models.decoder import Decoder
+from astrai_cli.models.draft import load_draft
+from astrai_cli.models.draft_spec import open_draft
 from astrai_cli.models.loader import load_decoder
 from astrai_cli.models.source import open_source, open_vision
 from astrai_cli.models.spec import ModelSpec
@@ -25,6 +27,8 @@ from backends.base import (
     context_limit,
     vision_patch_limit,
 )
+from backends.drafting import DraftStep, check_draft
+from backends.eager.draft import EagerDraft
 from backends.packing import check_image, pack
 
 MAX_STEP_TOKENS = 512
@@ -34,7 +38,10 @@ class EagerExecutor:
     """Runs a model in float32; keys and values are float32 too, whatever `kv_dtype` says."""
 
     def __init__(self, source: Path, limits: LimitsConfig) -> None:
-        """Load the model, and the tower of `limits.mmproj`. Raises ModelFileError."""
+        """Load the model, the tower of `limits.mmproj` and, for dflash, the draft of `draft_gguf`.
+
+        Raises ModelFileError.
+        """
         if limits.threads is not None:
             torch.set_num_threads(limits.threads)
         with open_source(source) as model:
@@ -42,17 +49,23 @@ class EagerExecutor:
             self._decoder: Decoder | None = load_decoder(model.weights)
             with open_vision(model, limits.mmproj) as tower:
                 self._tower = None if tower is None else load_vision_tower(tower)
+            with open_draft(model, limits.draft_gguf) as draft:
+                self._draft = None
+                if draft is not None and limits.dflash:
+                    self._draft = EagerDraft(load_draft(draft))
         self._info = ExecutorInfo(
             spec=spec,
             backend="eager",
             max_step_tokens=MAX_STEP_TOKENS,
             max_context=context_limit(spec, limits.max_context),
-            bytes_per_cell=spec.kv_values_per_token * torch.float32.itemsize,
+            bytes_per_cell=spec.kv_values_per_token * torch.float32.itemsize
+            + (0 if self._draft is None else self._draft.bytes_per_cell),
             details={"kv_dtype": "float32", "threads": torch.get_num_threads()},
             vision=None if self._tower is None else self._tower.spec,
             max_vision_patches=(
                 0 if self._tower is None else vision_patch_limit(limits.max_vision_patches)
             ),
+            draft=None if self._draft is None else self._draft.spec,
         )
         self._drop_cells()
 
@@ -68,6 +81,8 @@ class EagerExecutor:
         shape = (spec.n_layers, cells, spec.n_kv_heads, spec.head_width)
         try:
             self._keys, self._values = torch.zeros(shape), torch.zeros(shape)
+            if self._draft is not None:
+                self._draft.allocate(cells)
         except RuntimeError as error:
             raise InvalidInputError(
                 f"no memory for {cells} cells of {self._info.bytes_per_cell} bytes each"
@@ -100,10 +115,23 @@ class EagerExecutor:
                 torch.from_numpy(packed.positions),
                 torch.from_numpy(packed.rows),
                 attend,
+                self._tap,
             )
+            if self._draft is not None:
+                self._draft.keep(torch.from_numpy(packed.positions), cells)
         except RuntimeError as error:
             raise ExecutionError(f"the eager executor failed: {error}") from error
         return StepOutput(logits.numpy())
+
+    @torch.inference_mode()
+    def draft(self, step: DraftStep) -> NDArray[np.int32]:
+        check_draft(step, self._info, cells=self._keys.shape[1])
+        if self._draft is None or self._decoder is None:
+            raise ExecutionError("the executor is closed")
+        try:
+            return self._draft.propose(step, self._decoder)
+        except RuntimeError as error:
+            raise ExecutionError(f"the eager executor failed: {error}") from error
 
     @torch.inference_mode()
     def encode_image(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -117,8 +145,12 @@ class EagerExecutor:
         return rows.numpy()
 
     def close(self) -> None:
-        self._decoder = self._tower = None
+        self._decoder = self._tower = self._draft = None
         self._drop_cells()
+
+    def _tap(self, layer: int, h: Tensor) -> None:
+        if self._draft is not None:
+            self._draft.tap(layer, h)
 
     def _drop_cells(self) -> None:
         self._keys = self._values = torch.empty(0, 0, 0, 0)

@@ -15,6 +15,7 @@ class MlxBackend:
 
     name = "mlx"
     runs_model_files = False
+    exports_drafts = False
 
     def unavailable(self) -> str | None:
         for package in ("mlx", "mlx_lm"):

@@ -12,16 +12,20 @@ logits, seed and index alone, even the same seed gives the same answer.
 """
 
 from astrai_cli.engine.speculation.adaptive import AdaptiveDrafts
+from astrai_cli.engine.speculation.block import BlockProposer
 from astrai_cli.engine.speculation.ngram import NGramProposer
 from astrai_cli.engine.speculation.policy import FullDrafts
 from astrai_cli.engine.speculation.proposer import Proposal, Proposer
+from astrai_cli.engine.speculation.sources import make_proposer
 from astrai_cli.engine.speculation.speculator import Speculator
 
 __all__ = [
     "AdaptiveDrafts",
+    "BlockProposer",
     "FullDrafts",
     "NGramProposer",
     "Proposal",
     "Proposer",
     "Speculator",
+    "make_proposer",
 ]
