@@ -9,6 +9,7 @@ from astrai_cli.errors import InvalidInputError
 MAX_STOPS = 64
 MAX_STOP_CHARS = 1024
 MAX_HEADER_TOKENS = 64
+NO_TOKEN = -1
 
 
 def check_stops(stops: Sequence[str]) -> None:
@@ -136,9 +137,9 @@ class MessageHeaders:
 
     def __init__(self, ids: tuple[int, int] | None, prompt: Sequence[int]) -> None:
         """ids: of the tokens that begin and end a header; None: there are no headers."""
-        self._begin, self._end = ids or (None, None)
-        marks = (token_id for token_id in reversed(prompt) if token_id in (ids or ()))
-        self._n_left = MAX_HEADER_TOKENS if next(marks, None) == self._begin and ids else 0
+        self._begin, self._end = ids or (NO_TOKEN, NO_TOKEN)
+        marks = (token_id for token_id in reversed(prompt) if token_id in {self._begin, self._end})
+        self._n_left = MAX_HEADER_TOKENS if next(marks, None) == self._begin else 0
 
     def take(self, token_id: int) -> bool:
         """Whether the next token is of a header."""
