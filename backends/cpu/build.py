@@ -12,10 +12,10 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from astrai_cli.config import default_cache_dir
 from astrai_cli.errors import BackendUnavailableError
 from astrai_cli.files import file_lock, partial_folder
 from backends.base import Progress, missing_package
+from backends.compiled import compiled_dir
 
 SOURCES = Path(__file__).parent / "native"
 LIBRARY_NAME = "libastrai_cpu.dylib" if sys.platform == "darwin" else "libastrai_cpu.so"
@@ -24,7 +24,7 @@ BUILD_TIMEOUT_SECONDS = 600
 
 def library_path() -> Path:
     """Where the library for this wheel, these sources and this processor is, or would be."""
-    return _cache_dir() / _build_key() / LIBRARY_NAME
+    return compiled_dir("native") / _build_key() / LIBRARY_NAME
 
 
 def executorch_version() -> str:
@@ -67,11 +67,6 @@ def _compile(library: Path, progress: Progress) -> None:
         shutil.copy2(work / "build" / LIBRARY_NAME, done)
         done.rename(library.parent)
     progress("compiled", 1.0)
-
-
-def _cache_dir() -> Path:
-    configured = os.environ.get("ASTRAI_CACHE_DIR")
-    return (Path(configured).expanduser() if configured else default_cache_dir()) / "native"
 
 
 def _build_key() -> str:

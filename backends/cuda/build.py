@@ -8,16 +8,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-from astrai_cli.config import default_cache_dir
 from astrai_cli.errors import BackendUnavailableError
 from backends.base import Progress, missing_package
+from backends.compiled import compiled_dir
 
 _REPORT_NAME = "build.json"
 
 
 def use_cache_folder() -> Path:
     """Let compilers keep what they make beside astrai's other files, where none is named."""
-    folder = default_cache_dir() / "cuda"
+    folder = compiled_dir("cuda")
     os.environ.setdefault("TRITON_CACHE_DIR", str(folder / "triton"))
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder / "inductor"))
     return folder

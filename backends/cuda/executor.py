@@ -129,7 +129,7 @@ class CudaExecutor:
         except torch.OutOfMemoryError as error:
             raise ExecutionError(self._out_of_memory(step)) from error
         except RuntimeError as error:
-            raise ExecutionError(f"the cuda executor failed: {error}") from error
+            raise _failure(error) from error
 
     @torch.inference_mode()
     def encode_image(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -138,8 +138,14 @@ class CudaExecutor:
             raise ExecutionError("the executor is closed")
         try:
             rows: Tensor = self._tower(torch.from_numpy(normalised(pixels, spec)))
+        except torch.OutOfMemoryError as error:
+            height, width, _ = pixels.shape
+            raise ExecutionError(
+                f"no memory for an image of {width} × {height} pixels"
+                f"{free_memory(self._device)}; lower max_vision_patches or max_cells"
+            ) from error
         except RuntimeError as error:
-            raise ExecutionError(f"the cuda executor failed: {error}") from error
+            raise _failure(error) from error
         return rows.cpu().numpy()
 
     def close(self) -> None:
@@ -179,6 +185,12 @@ class CudaExecutor:
             f"beside {self._pool.n_cells} cells of {self._info.bytes_per_cell} bytes{memory}; "
             "lower max_cells, max_step_tokens or max_prefill_chunk"
         )
+
+
+def _failure(error: RuntimeError) -> ExecutionError:
+    """CUDA's errors go on with hints for developers."""
+    first, *_ = [*str(error).splitlines(), ""]
+    return ExecutionError(f"the cuda executor failed: {first}")
 
 
 def _fetch(logits: Tensor, step: Step) -> StepOutput:

@@ -13,7 +13,7 @@ from torch import Tensor
 from astrai_cli.models.decoder import Decoder
 from backends.cuda import kernels
 from backends.cuda.attention import CellPool
-from backends.cuda.inputs import Group, Layout, StepTensors, upload
+from backends.cuda.inputs import Group, Layout, StepTensors, staged, upload
 
 # Graphs need what they call compiled and loaded before they are captured.
 _WARM_UPS = 3
@@ -54,9 +54,8 @@ class StaticForward:
     def __call__(self, layout: Layout) -> tuple[Tensor, StepTensors]:
         """Logits [size, vocabulary], valid until the next step, of a layout of `size` rows."""
         integers = layout.integers()
-        self._buffer[: len(integers)].copy_(
-            upload(integers, self._buffer.device), non_blocking=True
-        )
+        source = staged(integers, self._buffer.device)
+        self._buffer[: len(integers)].copy_(source, non_blocking=True)
         inputs = StepTensors.of(self._buffer, layout)
         if self._graph is None:
             return self._run(inputs, layout.groups), inputs

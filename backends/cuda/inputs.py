@@ -152,10 +152,13 @@ class StepTensors:
 
 def upload(values: NDArray[np.generic], device: torch.device) -> Tensor:
     """The values on the device; the copy is under way when this returns."""
+    return staged(values, device).to(device, non_blocking=True)
+
+
+def staged(values: NDArray[np.generic], device: torch.device) -> Tensor:
+    """The values in memory of the host that the device copies from by itself."""
     tensor = torch.from_numpy(values)
-    if device.type == "cpu":
-        return tensor
-    return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor if device.type == "cpu" else tensor.pin_memory()
 
 
 def _aligned(length: int) -> int:

@@ -214,12 +214,21 @@ def test_a_step_without_memory_harms_no_other(
     np.testing.assert_array_equal(executor.step(one_token_each(3)).logits, expected)
 
 
+def test_an_image_without_memory(executor: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(torch.nn.functional, "gelu", fail)
+    with pytest.raises(ExecutionError, match="no memory for an image of 84 × 28 pixels"):
+        executor.encode_image(random_image(1, 3))
+
+
 def test_other_failures_are_told(executor: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: object, **options: object) -> None:
-        raise RuntimeError("the device is gone")
+        raise RuntimeError("the device is gone\nFor debugging consider this and that.")
 
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", fail)
-    with pytest.raises(ExecutionError, match="the device is gone"):
+    with pytest.raises(ExecutionError, match=r"the device is gone$"):
         executor.step(one_token_each(1))
     with pytest.raises(ExecutionError, match="the device is gone"):
         executor.encode_image(random_image(1, 1))

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounterWithBackend
 
 from astrai_cli.errors import BackendUnavailableError
 from astrai_cli.models.decoder import Rotation
@@ -60,27 +61,33 @@ def test_products_without_a_kernel(
     torch.testing.assert_close(PackedEmbedding(matrix, torch.float32)(tokens), weights[tokens])
 
 
-def test_blocks_are_compiled_whole() -> None:
-    """What a GPU's compiler is given has no gap, and computes the same."""
-    block = random_decoder(CPU, torch.float32).blk[0].block
-    fused = DeviceBlock(block, compiled=False)
-    compiled = DeviceBlock(block, compiled=False)
+def test_blocks_are_compiled_whole_and_once() -> None:
+    """What a GPU's compiler is given has no gap, and serves all layers and sizes."""
+    blocks = [block.block for block in random_decoder(CPU, torch.float32).blk]
+    compiled = [DeviceBlock(block, compiled=False) for block in blocks]
+    counters = []
     for part in ("_before", "_after"):
+        counters.append(CompileCounterWithBackend("aot_eager"))
         function = torch.compile(
-            getattr(fused, part), dynamic=True, fullgraph=True, backend="aot_eager"
+            getattr(compiled[0], part), dynamic=True, fullgraph=True, backend=counters[-1]
         )
-        setattr(compiled, part, function)
+        for block in compiled:
+            setattr(block, part, function)
 
-    def run(module: DeviceBlock, n: int) -> torch.Tensor:
+    @torch.inference_mode()
+    def run(layers: list[DeviceBlock], n: int) -> torch.Tensor:
         h = torch.linspace(-1, 1, n * 256).view(n, 256)
         rotate = Rotation(torch.linspace(0, 3, n * 32).view(n, 32))
-        with torch.inference_mode():
-            return module(
-                h, torch.arange(n), rotate, lambda q, k, v, positions, layer: q * k[:, :1]
-            )
+        for layer in layers:
+            h = layer(h, torch.arange(n), rotate, lambda q, k, *rest: q * k[:, :1])
+        return h
 
-    for n in (1, 5, 9):
-        torch.testing.assert_close(run(compiled, n), run(fused, n))
+    plain = [DeviceBlock(block, compiled=False) for block in blocks]
+    compilations = []
+    for n in (1, 5, 9, 70):
+        torch.testing.assert_close(run(compiled, n), run(plain, n), rtol=1e-4, atol=1e-5)
+        compilations.append([counter.frame_count for counter in counters])
+    assert compilations[1] == compilations[-1]
 
 
 def test_checks_that_fail_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
