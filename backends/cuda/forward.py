@@ -86,14 +86,26 @@ def run_others(
 def prepare_static(
     decoder: Decoder, pool: CellPool, sizes: Sequence[int], max_context: int
 ) -> list[StaticForward]:
-    """The prepared sizes, ascending; captured where the device runs kernels on a GPU."""
+    """The prepared sizes, ascending; captured where the device runs kernels on a GPU.
+
+    There the other steps are compiled too, so that no request waits for that.
+    """
     device = pool.keys[0].device
     most = StepTensors.most_integers(max(sizes, default=0), max_context)
     buffer = torch.zeros(most, dtype=torch.int32, device=device)
     forwards = [StaticForward(decoder, pool, size, buffer) for size in sizes]
     if device.type == "cuda" and kernels.available(device):
+        warm_up(decoder, pool)
         memory = None
         # The largest first: the smaller ones fit into its memory.
         for forward in reversed(forwards):
             memory = forward.capture(memory)
     return forwards
+
+
+def warm_up(decoder: Decoder, pool: CellPool) -> None:
+    """Run a prompt of more rows than products with packed integers take; no cell changes."""
+    rows = kernels.tile_rows(pool.spec)
+    layout = Layout.idle(pool.padding, 2 * kernels.MOST_ROWS, rows)
+    nothing = np.zeros((0, pool.spec.width), dtype=np.float32)
+    run_others(decoder, pool, layout, nothing)

@@ -79,12 +79,19 @@ class Layout:
         )
 
     @classmethod
-    def idle(cls, cell: int) -> Layout:
-        """One token that nobody looks at, written to that cell."""
-        rows = np.array([[0], [0], [cell], [0]], dtype=np.int32)
-        tiles = np.array([[0], [1]], dtype=np.int32)
-        zero, nothing = np.zeros(1, dtype=np.int32), np.zeros(0, dtype=np.int32)
-        return cls(rows, tiles, zero, 1, zero, nothing, (Group(0, 1, 1, 1),))
+    def idle(cls, cell: int, n_rows: int = 1, tile_rows: int = 1) -> Layout:
+        """A prompt that nobody asked for, all of it written to that cell."""
+        zeros = np.zeros(n_rows, dtype=np.int32)
+        rows = np.stack([zeros, np.arange(n_rows, dtype=np.int32), zeros + cell, zeros])
+        return cls(
+            rows=rows.astype(np.int32),
+            tiles=_tiles(np.array([n_rows]), tile_rows),
+            pages=zeros,
+            page_size=1,
+            wanted=np.array([n_rows - 1], dtype=np.int32),
+            embedded=np.zeros(0, dtype=np.int32),
+            groups=(Group(0, 1, n_rows, n_rows),),
+        )
 
     @property
     def n_rows(self) -> int:

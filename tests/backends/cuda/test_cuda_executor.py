@@ -32,6 +32,8 @@ from backends.base import (
     get_backend,
 )
 from backends.cuda import forward
+from backends.cuda.attention import CellPool
+from backends.cuda.checks import SPEC, random_decoder
 from backends.cuda.inputs import Layout
 
 OpenCuda = Callable[..., Executor]
@@ -100,6 +102,16 @@ def test_wider_steps_run_as_they_come(export: Any, open_cuda: OpenCuda) -> None:
         wide = executor.step(one_token_each(9)).logits.copy()
         narrow = executor.step(one_token_each(2)).logits
         np.testing.assert_allclose(narrow, wide[:2], atol=1e-5)
+
+
+def test_warming_up_changes_no_cell() -> None:
+    decoder = random_decoder(torch.device("cpu"), torch.float32)
+    pool = CellPool(SPEC, 200, torch.float32, torch.device("cpu"))
+    with torch.inference_mode():
+        forward.warm_up(decoder, pool)
+    for cells in (*pool.keys, *pool.values):
+        assert not cells[:200].any()
+        assert cells[200].any()
 
 
 class HostWaits(TorchFunctionMode):
