@@ -104,8 +104,11 @@ def prepare_static(
 
 
 def warm_up(decoder: Decoder, pool: CellPool) -> None:
-    """Run a prompt of more rows than products with packed integers take; no cell changes."""
-    rows = kernels.tile_rows(pool.spec)
-    layout = Layout.idle(pool.padding, 2 * kernels.MOST_ROWS, rows)
+    """Run prompts of more rows than products with packed integers take; no cell changes.
+
+    One leaves most of a GPU idle and one fills it, for which attention is compiled apart.
+    """
+    tile = kernels.tile_rows(pool.spec)
     nothing = np.zeros((0, pool.spec.width), dtype=np.float32)
-    run_others(decoder, pool, layout, nothing)
+    for n_rows in (2 * kernels.MOST_ROWS, kernels.FULL_PROGRAMS * tile):
+        run_others(decoder, pool, Layout.idle(pool.padding, n_rows, tile), nothing)

@@ -23,9 +23,10 @@ except ImportError:
 # Up to this many rows a product reads the integers themselves; more make them floats first.
 MOST_ROWS = 64
 _TILE_QUERIES = 64
-_MOST_SPLITS = 16
+_TILE_SPLITS = 8
+_MOST_SPLITS = 64
 # Twice the multiprocessors of a large GPU.
-_PROGRAMS = 256
+FULL_PROGRAMS = 256
 _INTERPRETED = bool(os.environ.get("TRITON_INTERPRET"))
 
 
@@ -262,7 +263,7 @@ def attend(
     n_kv_heads, n_tiles = keys.shape[1], len(inputs.tile_begins)
     heads = n_heads // n_kv_heads
     rows = 1 if n_tiles == n_rows else max(1, _TILE_QUERIES // heads)
-    splits = _splits(n_tiles * n_kv_heads)
+    splits = _splits(n_tiles * n_kv_heads, is_single=n_tiles == n_rows)
     block_width = max(16, triton.next_power_of_2(width))
     sums = q.new_empty(n_rows, n_heads, splits, width, dtype=torch.float32)
     stats = q.new_empty(n_rows, n_heads, splits, 2, dtype=torch.float32)
@@ -295,6 +296,12 @@ def attend(
     return out
 
 
-def _splits(programs: int) -> int:
-    """Parts that keys are cut in, so that some hundred programs run, whatever the step."""
-    return int(min(_MOST_SPLITS, triton.next_power_of_2(triton.cdiv(_PROGRAMS, programs))))
+def _splits(programs: int, *, is_single: bool) -> int:
+    """Parts that keys are cut in, so that some hundred programs run, whatever the step.
+
+    Each number is compiled apart: prepared steps, of single tokens, are so at the start; for
+    others there are two.
+    """
+    if not is_single:
+        return _TILE_SPLITS if programs < FULL_PROGRAMS else 1
+    return int(min(_MOST_SPLITS, triton.next_power_of_2(triton.cdiv(FULL_PROGRAMS, programs))))
