@@ -32,8 +32,9 @@ CHAT_MMPROJ = CHAT / "mmproj-tiny-muse-chat-bf16.gguf"
 def chat_cases() -> list[dict[str, Any]]:
     """Prompts as text and ids, and their greedy answers: prompt, prompt_ids, greedy_ids…
 
-    draft_target_steps, draft_accepted: with the whole blocks of CHAT_DRAFT, steps after the
-    prompt's, and tokens accepted, but for a last one that ends the answer.
+    smallest_margin: of the two best logits on the way. draft_target_steps, draft_accepted:
+    with the whole blocks of CHAT_DRAFT, steps after the prompt's, and tokens accepted, but for
+    a last one that ends the answer.
     """
     cases: list[dict[str, Any]] = json.loads((CHAT / "chat.json").read_text("utf-8"))["cases"]
     return cases

@@ -19,7 +19,7 @@ class CpuBackend:
 
     name = "cpu"
     runs_model_files = False
-    exports_drafts = False
+    exports_drafts = True
 
     def unavailable(self) -> str | None:
         try:

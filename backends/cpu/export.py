@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,17 @@ import torch
 from torch import Tensor, nn
 
 from astrai_cli.config import ExportConfig
+from astrai_cli.errors import ModelFileError
 from astrai_cli.models.decoder import Block, norm_embeddings
+from astrai_cli.models.draft_spec import open_draft
 from astrai_cli.models.rope import rope_frequencies
 from astrai_cli.models.source import ModelSource, open_source, open_vision
-from astrai_cli.models.spec import ModelSpec
+from astrai_cli.models.spec import MUSE_GLIMMER, ModelSpec
 from backends.base import Progress
 from backends.cpu.calibration import Calibration, calibration_tokens
-from backends.cpu.lowering import Program, SegmentLowering, write_program
+from backends.cpu.draft import BLOCK, CONTEXT
+from backends.cpu.draft_export import DraftExporter
+from backends.cpu.lowering import Program, SegmentLowering, export_step, write_exported
 from backends.cpu.quantized import (
     PRECISE_LEVELS,
     QuantizedHead,
@@ -34,6 +38,7 @@ from backends.cpu.rotation import (
     turn_block,
 )
 from backends.cpu.rounding import INT8_MAX, Int8Matrix, round_to_int8
+from backends.cpu.segments import FirstSegment, LastSegment, MiddleSegment
 from backends.cpu.vision import ENCODER, PROJECTOR
 from backends.cpu.vision_export import VisionExporter
 
@@ -41,50 +46,20 @@ PROGRAM_NAME = "model.pte"
 ROWS_AT_ONCE = 8192
 
 
-class _First(nn.Module):
-    """Before the first attention."""
-
-    def __init__(self, block: Block) -> None:
-        super().__init__()
-        self.block = block
-
-    def forward(self, h: Tensor) -> tuple[Tensor, ...]:
-        return self.block.project(h)
-
-
-class _Middle(nn.Module):
-    """Between the attention of two layers."""
-
-    def __init__(self, block: Block, following: Block) -> None:
-        super().__init__()
-        self.block = block
-        self.following = following
-
-    def forward(
-        self, attended: Tensor, h: Tensor, gate: Tensor | None = None
-    ) -> tuple[Tensor, ...]:
-        h = self.block.merge(h, attended, gate)
-        q, k, v, *next_gate = self.following.project(h)
-        return q, k, v, h, *next_gate
-
-
-class _Last(nn.Module):
-    """After the last attention."""
-
-    def __init__(self, block: Block, head: QuantizedHead) -> None:
-        super().__init__()
-        self.block = block
-        self.head = head
-
-    def forward(self, attended: Tensor, h: Tensor, gate: Tensor | None = None) -> Tensor:
-        logits: Tensor = self.head(self.block.merge(h, attended, gate))
-        return logits
-
-
 class Exporter:
-    """One export. Memory: the int8 weights, the float32 weights of a layer, the calibration."""
+    """One export. Memory: the int8 weights, the float32 weights of a layer, the calibration.
 
-    def __init__(self, source: ModelSource, options: ExportConfig, progress: Progress) -> None:
+    taps: layers whose outputs the program gives besides the logits, side by side.
+    """
+
+    def __init__(
+        self,
+        source: ModelSource,
+        options: ExportConfig,
+        progress: Progress,
+        taps: Sequence[int] = (),
+    ) -> None:
+        self._taps = tuple(taps)
         self._spec: ModelSpec = source.spec
         self._weights = source.weights
         self._max_rows = options.max_prefill_chunk
@@ -106,16 +81,16 @@ class Exporter:
         previous: Block | None = None
         for block in self._blocks():
             if previous is None:
-                segments.append(lowering.lower(_First(block), (self._spec.width,)))
+                segments.append(lowering.lower(FirstSegment(block), (self._spec.width,)))
             else:
-                segments.append(lowering.lower(_Middle(previous, block), inputs))
+                segments.append(lowering.lower(MiddleSegment(previous, block), inputs))
             previous = block
         assert previous is not None
         self._progress("rounding the head", 0.85)
-        segments.append(lowering.lower(_Last(previous, self._head()), inputs))
+        segments.append(lowering.lower(LastSegment(previous, self._head()), inputs))
         self._progress("writing the program", 0.9)
-        program = Program(self._spec, self._embedding(), self._frequencies, segments)
-        write_program(path, program, self._max_rows)
+        program = Program(self._spec, self._embedding(), self._frequencies, segments, self._taps)
+        write_exported(path, {"forward": export_step(program, self._max_rows)})
 
     def _blocks(self) -> Iterator[Block]:
         for layer in range(self._spec.n_layers):
@@ -190,9 +165,19 @@ def export_program(
     with (
         open_source(source) as model,
         open_vision(model, options.mmproj) as tower,
+        open_draft(model, options.draft_gguf) as draft,
         torch.inference_mode(),
     ):
-        Exporter(model, options, progress).write(target / PROGRAM_NAME)
+        taps = () if draft is None else draft.spec.taps
+        if taps and _stream_rotation(model.spec) is not None:
+            raise ModelFileError(
+                f"{source}: the cpu backend exports drafts of {MUSE_GLIMMER!r} only, "
+                f"not of {model.spec.architecture!r}"
+            )
+        Exporter(model, options, progress, taps).write(target / PROGRAM_NAME)
+        if draft is not None:
+            DraftExporter(draft, model.weights, options.max_prefill_chunk, progress).write(target)
+            methods += [BLOCK, CONTEXT]
         if tower is not None:
             rotation = _stream_rotation(model.spec)
             turn = nn.Identity() if rotation is None else rotation.of_rows

@@ -167,20 +167,24 @@ class Program(nn.Module):
         embedding: tuple[Tensor, Tensor],
         frequencies: Tensor,
         segments: Sequence[nn.Module],
+        taps: Sequence[int] = (),
     ) -> None:
+        """taps: layers, not the last, whose outputs [T, taps * width] are given too."""
         super().__init__()
         self._spec = spec
+        self._taps = tuple(taps)
         self.register_buffer("table", embedding[0])
         self.register_buffer("scales", embedding[1])
         self.register_buffer("frequencies", frequencies)
         self.segments = nn.ModuleList(segments)
 
-    def forward(self, tokens: Tensor, positions: Tensor, rows: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, positions: Tensor, rows: Tensor) -> tuple[Tensor, ...]:
         angles = positions.to(torch.float32)[:, None] * self.frequencies
         cos, sin = angles.cos(), angles.sin()
         h = embed(tokens, self.table, self.scales)
         first, *middle, last = self.segments
         q, k, v, *gate = first(h)
+        tapped = []
         for layer in range(self._spec.n_layers):
             q, k, v = (split_heads(x, self._spec.head_width) for x in (q, k, v))
             if self._spec.rotates(layer):
@@ -196,22 +200,33 @@ class Program(nn.Module):
             ).view(-1, self._spec.n_heads * self._spec.head_width)
             if layer < self._spec.n_layers - 1:
                 q, k, v, h, *gate = middle[layer](attended, h, *gate)
+                if layer in self._taps:
+                    tapped.append(h)
         logits: Tensor = last(*(x.index_select(0, rows) for x in (attended, h, *gate)))
-        return logits
+        return (logits, torch.cat(tapped, dim=1)) if tapped else (logits,)
 
 
-def write_program(path: Path, program: Program, max_rows: int) -> None:
-    """Write the `.pte` of a program whose segments are lowered. Raises ExecutionError."""
+def export_step(program: Program, max_rows: int) -> torch.export.ExportedProgram:
+    """The method of a program whose segments are lowered."""
     tokens, rows = _row_count("tokens", max_rows), _row_count("rows", max_rows)
     example = (
         torch.zeros(_EXAMPLE_ROWS, dtype=torch.int32),
         torch.zeros(_EXAMPLE_ROWS, dtype=torch.int64),
         torch.zeros(_EXAMPLE_ROWS - 1, dtype=torch.int64),
     )
-    exported = torch.export.export(
+    return torch.export.export(
         program, example, dynamic_shapes=({0: tokens}, {0: tokens}, {0: rows}), strict=False
     )
-    _write(path, {"forward": exported})
+
+
+def export_rows(module: nn.Module, width: int, max_rows: int) -> torch.export.ExportedProgram:
+    """A method of rows [T, width] and their positions [T]; its segments are lowered."""
+    rows = _row_count("tokens", max_rows)
+    example = (
+        torch.zeros(_EXAMPLE_ROWS, width),
+        torch.zeros(_EXAMPLE_ROWS, dtype=torch.int64),
+    )
+    return torch.export.export(module, example, dynamic_shapes=({0: rows}, {0: rows}), strict=False)
 
 
 class _Method(nn.Module):
@@ -239,11 +254,12 @@ def write_methods(
         exported[name] = torch.export.export(
             _Method(module), example, dynamic_shapes=(({0: rows},) * len(example),), strict=False
         )
-    _write(path, exported)
+    write_exported(path, exported)
 
 
-def _write(path: Path, methods: dict[str, torch.export.ExportedProgram]) -> None:
-    executorch = to_edge(methods, compile_config=_edge_config()).to_executorch(
+def write_exported(path: Path, methods: Mapping[str, torch.export.ExportedProgram]) -> None:
+    """Write the `.pte` of exported methods by their names. Raises ExecutionError."""
+    executorch = to_edge(dict(methods), compile_config=_edge_config()).to_executorch(
         ExecutorchBackendConfig()
     )
     try:

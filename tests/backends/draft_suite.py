@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from muse_fixtures import CHAT, chat_cases, image_cases
@@ -57,7 +57,9 @@ def told(answers: list[Completion]) -> list[tuple[Any, ...]]:
 
 
 class DraftSuite:
-    """The suite."""
+    """The suite. least_margin: of two logits that rounding does not turn round."""
+
+    least_margin: ClassVar[float] = 0.0
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -73,7 +75,8 @@ class DraftSuite:
                 before = engine.get_stats()
                 answer = engine.generate(case["prompt_ids"], temperature=0, max_tokens=MAX_TOKENS)
                 after = engine.get_stats()
-                assert list(answer.token_ids) == case["greedy_ids"]
+                if case["smallest_margin"] > self.least_margin:
+                    assert list(answer.token_ids) == case["greedy_ids"]
                 steps, accepted = (after[key] - before[key] for key in ("steps", "tokens_accepted"))
                 # The first step is the prompt's.
                 counts.append((steps - 1, accepted))

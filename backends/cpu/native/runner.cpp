@@ -95,15 +95,17 @@ ASTRAI_EXPORT int astrai_allocate(Program* program, int64_t cells) {
 }
 
 // Runs one packed step. tokens [n_tokens], positions and cells [n_tokens], rows [n_rows] (at
-// least one); embedded: the tokens whose rows are given. `logits` is set to float32
-// [n_rows][vocabulary], valid until the next step. Returns the vocabulary's size.
+// least one); embedded: the tokens whose rows are given; causal: or else a token sees all of its
+// sequence. `logits` is set to float32 [n_rows][vocabulary], and `taps` to the program's second
+// output [n_tokens][width] where it has one; both are valid until the next step. Returns the
+// vocabulary's size.
 ASTRAI_EXPORT int64_t astrai_step(Program* program, const int32_t* tokens,
                                   const int64_t* positions, const int64_t* cells,
                                   int64_t n_tokens, const int64_t* rows, int64_t n_rows,
                                   const Sequence* sequences, int64_t n_sequences,
-                                  int64_t page_size, const Embedded* embedded,
-                                  const float** logits, char* error) {
-  program->step = {cells, sequences, n_sequences, page_size};
+                                  int64_t page_size, int causal, const Embedded* embedded,
+                                  const float** logits, const float** taps, char* error) {
+  program->step = {cells, sequences, n_sequences, page_size, causal != 0};
   program->embedded = *embedded;
   const RunningScope scope(program);
   using executorch::aten::ScalarType;
@@ -123,5 +125,38 @@ ASTRAI_EXPORT int64_t astrai_step(Program* program, const int32_t* tokens,
     return fail(error, "the program's output is not one row of logits a wanted row");
   }
   *logits = result.const_data_ptr<float>();
+  *taps = outputs->size() > 1 ? (*outputs)[1].toTensor().const_data_ptr<float>() : nullptr;
   return result.size(1);
+}
+
+// Fills cells from rows [n_rows][width] at positions [n_rows] by the program's "context", which
+// gives keys and values of each layer in turn.
+ASTRAI_EXPORT int astrai_fill(Program* program, const float* rows, int64_t width,
+                              const int64_t* positions, const int64_t* cells, int64_t n_rows,
+                              char* error) {
+  using executorch::aten::ScalarType;
+  using executorch::aten::SizesType;
+  const auto input = from_blob(const_cast<float*>(rows), {SizesType(n_rows), SizesType(width)});
+  const auto at = from_blob(const_cast<int64_t*>(positions), {SizesType(n_rows)},
+                            ScalarType::Long);
+  const auto outputs = program->module.execute("context", std::vector<EValue>{input, at});
+  if (!outputs.ok()) {
+    return fail(error, "ExecuTorch failed: error 0x%x", unsigned(outputs.error()));
+  }
+  const KvShape& shape = program->cache.shape();
+  const int64_t numbers = n_rows * shape.kv_heads * shape.head_width;
+  if (outputs->size() != size_t(2) * shape.layers) {
+    return fail(error, "the program's context has %zu outputs", outputs->size());
+  }
+  const StepView step{cells, nullptr, 0, 1};
+  for (int layer = 0; layer < shape.layers; layer++) {
+    const auto& k = (*outputs)[2 * layer].toTensor();
+    const auto& v = (*outputs)[2 * layer + 1].toTensor();
+    if (k.numel() != numbers || v.numel() != numbers) {
+      return fail(error, "the program's context has keys or values of another shape");
+    }
+    append(program->cache, step, layer, k.const_data_ptr<float>(), v.const_data_ptr<float>(),
+           n_rows);
+  }
+  return 0;
 }

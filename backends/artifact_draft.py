@@ -1,0 +1,43 @@
+"""What artifacts of several backends share about their block drafts."""
+
+from __future__ import annotations
+
+from astrai_cli.artifact import Artifact
+from astrai_cli.config import LimitsConfig
+from astrai_cli.errors import ArtifactError, InvalidInputError, ModelFileError
+from astrai_cli.files import sha256_of
+from astrai_cli.models.draft_spec import DraftSpec
+
+
+def draft_to_open(artifact: Artifact, limits: LimitsConfig) -> DraftSpec | None:
+    """The draft that an executor of the artifact has to load; None where none is asked for.
+
+    Raises ArtifactError where dflash is on and the artifact has no draft, InvalidInputError
+    for a draft file that is not the one it was exported with, and ModelFileError for one
+    that cannot be read.
+    """
+    draft, named = artifact.manifest.draft, limits.draft_gguf
+    command = (
+        f"astrai export MODEL --backend {artifact.manifest.backend} "
+        f"--draft-gguf {named or 'FILE'} --output {artifact.path} --force"
+    )
+    if named is not None:
+        try:
+            is_own = draft is not None and sha256_of(named) == draft.source.sha256
+        except OSError as error:
+            raise ModelFileError(f"{named}: {error.strerror or error}") from error
+        if not is_own:
+            has = "no block draft" if draft is None else f"a draft that is not {named.name}"
+            raise InvalidInputError(
+                f"{artifact.path} has {has}; export {artifact.manifest.source.name} again: "
+                f"{command}",
+                param="draft_gguf",
+            )
+    if not limits.dflash:
+        return None
+    if draft is None:
+        raise ArtifactError(
+            f"{artifact.path} was exported without a block draft; export "
+            f"{artifact.manifest.source.name} again: {command}"
+        )
+    return draft.spec
