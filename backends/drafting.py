@@ -26,6 +26,13 @@ class DraftOwner:
     start: int
     pages: NDArray[np.int32]
 
+    def context_cells(self, page_size: int) -> NDArray[np.int64]:
+        """The cells of all positions before the anchor, in their order."""
+        positions = np.arange(self.start)
+        pages = self.pages[positions // page_size].astype(np.int64)
+        cells: NDArray[np.int64] = pages * page_size + positions % page_size
+        return cells
+
 
 @dataclass(frozen=True, slots=True)
 class DraftStep:

@@ -84,7 +84,11 @@ class CpuDraft:
                 wanted=np.ascontiguousarray(wanted.reshape(-1)),
                 # Pages of one cell each lead from the context's cells to the block's own.
                 sequences=[
-                    Rows(owner.start, block, np.concatenate([_context(owner, step), cells]))
+                    Rows(
+                        owner.start,
+                        block,
+                        np.concatenate([owner.context_cells(step.page_size), cells]),
+                    )
                     for owner, cells in zip(owners, own, strict=True)
                 ],
                 page_size=1,
@@ -95,10 +99,3 @@ class CpuDraft:
         )
         proposed: NDArray[np.int32] = logits.argmax(axis=1).astype(np.int32)
         return proposed.reshape(n, block - 1)
-
-
-def _context(owner: DraftOwner, step: DraftStep) -> NDArray[np.int64]:
-    """The cells of all positions before an owner's anchor."""
-    positions = np.arange(owner.start)
-    pages = owner.pages[positions // step.page_size].astype(np.int64)
-    return pages * step.page_size + positions % step.page_size

@@ -47,9 +47,7 @@ class EagerDraft:
         return np.stack([self._propose(owner, step, target) for owner in step.owners])
 
     def _propose(self, owner: DraftOwner, step: DraftStep, target: Decoder) -> NDArray[np.int32]:
-        seen = torch.arange(owner.start)
-        pages = torch.from_numpy(owner.pages).to(torch.int64)
-        cells = pages[seen // step.page_size] * step.page_size + seen % step.page_size
+        cells = torch.from_numpy(owner.context_cells(step.page_size))
 
         def attend(q: Tensor, k: Tensor, v: Tensor, _positions: Tensor, layer: int) -> Tensor:
             keys = torch.cat([self._keys[layer, cells], k.squeeze(2)])

@@ -15,7 +15,7 @@ class MlxBackend:
 
     name = "mlx"
     runs_model_files = False
-    exports_drafts = False
+    exports_drafts = True
 
     def unavailable(self) -> str | None:
         for package in ("mlx", "mlx_lm"):

@@ -14,10 +14,13 @@ from astrai_cli.artifact import Artifact
 from astrai_cli.config import LimitsConfig
 from astrai_cli.errors import ArtifactError, ExecutionError, InvalidInputError
 from astrai_cli.models.spec import ModelSpec
+from backends.artifact_draft import draft_to_open
 from backends.artifact_vision import check_tower, max_patches
 from backends.base import ExecutorInfo, Step, StepOutput, context_limit
+from backends.drafting import DraftStep, check_draft
 from backends.mlx.cells import CellPool, group_sequences
 from backends.mlx.device import on_device
+from backends.mlx.draft import MlxDraft
 from backends.mlx.packed import PackedModel, PackedRows
 from backends.mlx.sampling import MAX_TOP_K, draw_tokens
 from backends.mlx.vision import VisionEncoder
@@ -42,13 +45,18 @@ class MlxExecutor:
         self._model: PackedModel | None = _load(artifact.path)
         self._encoder = None if vision is None else VisionEncoder(artifact.path, vision.spec)
         self._dtype: mx.Dtype = getattr(mx, artifact.manifest.details["activation_dtype"])
+        self._draft: MlxDraft | None = None
+        if (draft := draft_to_open(artifact, limits)) is not None:
+            self._draft = MlxDraft(artifact.path, draft, self._dtype)
+            self._model.tap(draft.taps)
         self._pool: CellPool | None = None
         self._info = ExecutorInfo(
             spec=spec,
             backend="mlx",
             max_step_tokens=artifact.manifest.limits.max_prefill_chunk,
             max_context=max_context,
-            bytes_per_cell=spec.kv_values_per_token * self._dtype.size,
+            bytes_per_cell=spec.kv_values_per_token * self._dtype.size
+            + (0 if self._draft is None else self._draft.bytes_per_cell),
             details={
                 "kv_dtype": artifact.manifest.details["activation_dtype"],
                 "device": str(mx.default_device().type).rpartition(".")[2],
@@ -56,6 +64,7 @@ class MlxExecutor:
             vision=None if vision is None else vision.spec,
             max_vision_patches=max_patches(artifact, limits),
             max_top_k=MAX_TOP_K,
+            draft=None if self._draft is None else self._draft.spec,
         )
 
     @property
@@ -77,7 +86,9 @@ class MlxExecutor:
             raise no_memory
         try:
             pool = CellPool(spec.n_layers, cells, spec.n_kv_heads, spec.head_width, self._dtype)
-            mx.eval(pool.arrays)
+            if self._draft is not None:
+                self._draft.allocate(cells)
+            mx.eval(pool.arrays, self._draft_arrays())
         except RuntimeError as error:
             raise no_memory from error
         self._pool = model.pool = pool
@@ -90,12 +101,24 @@ class MlxExecutor:
         draws = [each.draw for each in step.sequences if each.draw is not None]
         try:
             rows = model(_on_device(step, packed, self._info.spec)).astype(mx.float32)
+            if self._draft is not None:
+                self._draft.keep(model)
             tokens = draw_tokens(rows[drawn], draws) if draws else mx.zeros(0, mx.int32)
             logits = rows[others]
-            mx.eval(logits, tokens, model.pool.arrays)
+            mx.eval(logits, tokens, model.pool.arrays, self._draft_arrays())
         except Exception as error:
             self._recover(error)
         return StepOutput(np.asarray(logits), np.asarray(tokens).tolist())
+
+    @on_device
+    def draft(self, step: DraftStep) -> NDArray[np.int32]:
+        check_draft(step, self._info, 0 if self._pool is None else self._pool.n_cells)
+        model = self._open_model()
+        assert self._draft is not None
+        try:
+            return np.asarray(self._draft.propose(step, model))
+        except Exception as error:
+            raise ExecutionError(f"the mlx executor failed: {error}") from error
 
     @on_device
     def encode_image(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -109,8 +132,11 @@ class MlxExecutor:
 
     @on_device
     def close(self) -> None:
-        self._model = self._encoder = self._pool = None
+        self._model = self._encoder = self._pool = self._draft = None
         mx.clear_cache()
+
+    def _draft_arrays(self) -> list[mx.array]:
+        return [] if self._draft is None else self._draft.pool.arrays
 
     def _open_model(self) -> PackedModel:
         if self._model is None:
@@ -125,7 +151,7 @@ class MlxExecutor:
         """
         assert self._model is not None
         try:
-            mx.eval(self._model.pool.arrays)
+            mx.eval(self._model.pool.arrays, self._draft_arrays())
         except RuntimeError:
             self.close()
         raise ExecutionError(f"the mlx executor failed: {error}") from error

@@ -14,6 +14,7 @@ from gguf import GGMLQuantizationType
 from numpy.typing import NDArray
 
 from astrai_cli.config import ExportConfig
+from astrai_cli.models.draft_spec import DraftFile, draft_tensors, open_draft
 from astrai_cli.models.hf import CONFIG_NAME, INDEX_NAME, WEIGHTS_NAME
 from astrai_cli.models.source import ModelSource, VisionSource, open_source, open_vision
 from astrai_cli.models.spec import ModelSpec
@@ -34,6 +35,7 @@ from backends.shards import (
 )
 
 VISION_NAME = "vision.safetensors"
+DRAFT_NAME = "draft.safetensors"
 _FLOATS = frozenset({GGMLQuantizationType.F32, GGMLQuantizationType.F16, GGMLQuantizationType.BF16})
 _METADATA = {"format": "mlx"}
 
@@ -169,7 +171,11 @@ def export_model(
     Raises ModelFileError, InvalidInputError.
     """
     numbers = NUMBER_TYPES[options.activation_dtype or "float16"]
-    with open_source(source) as model, open_vision(model, options.mmproj) as tower:
+    with (
+        open_source(source) as model,
+        open_vision(model, options.mmproj) as tower,
+        open_draft(model, options.draft_gguf) as draft,
+    ):
         described = describe(model.weights)
         exporter = WeightExporter(model, described, numbers, progress)
         tokens = model.special_tokens()
@@ -179,7 +185,19 @@ def export_model(
         details = {"activation_dtype": numbers.name, "weights": exporter.write(target)}
         if tower is not None:
             write_tower(tower, target, numbers, progress)
+        if draft is not None:
+            write_draft(draft, target, numbers, progress)
     return details
+
+
+def write_draft(draft: DraftFile, target: Path, numbers: NumberType, progress: Progress) -> None:
+    """Write `draft.safetensors`, under GGUF's names."""
+    shapes = draft_tensors(draft.spec)
+    planned = [PlannedTensor(name, numbers.kind, shape) for name, shape in shapes.items()]
+    progress("writing the draft", 0.95)
+    with ShardWriter(target / DRAFT_NAME, planned, _METADATA) as writer:
+        for name in shapes:
+            writer.write(name, 0, numbers.encode(draft.get(name), name))
 
 
 def write_tower(tower: VisionSource, target: Path, numbers: NumberType, progress: Progress) -> None:

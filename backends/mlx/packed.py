@@ -154,10 +154,25 @@ class _Head(Module):
         return self.inner(h[self._model.step.rows])
 
 
+class _Tap(Module):
+    """The norm that a layer begins with; keeps what the layer before it gave."""
+
+    def __init__(self, inner: Module, layer: int, model: PackedModel) -> None:
+        super().__init__()
+        self.inner = inner
+        self._layer = layer
+        self._model = model
+
+    def __call__(self, h: mx.array) -> mx.array:
+        self._model.tapped[self._layer] = h
+        return self.inner(h)
+
+
 class PackedModel:
     """A model of mlx-lm that runs packed steps over a pool of cells.
 
-    pool: to be set before the first step. step: what runs now.
+    pool: to be set before the first step. step: what runs now. tapped: what tapped layers
+    gave in the last step, [T, 1, width] each.
     """
 
     pool: CellPool
@@ -175,9 +190,10 @@ class PackedModel:
             PackedCache(layer, _window(cache), self) for layer, cache in enumerate(caches)
         ]
         self._sights: dict[int | None, list[Sight]] = {}
+        self.tapped: dict[int, mx.array] = {}
         _take_over_attention(model)
-        _wrap(model, "embed_tokens", _Embedding, self)
-        _wrap(model, "lm_head", _Head, self)
+        (self._embedding,) = _wrap(model, "embed_tokens", _Embedding, self)
+        self._head = next(iter(_wrap(model, "lm_head", _Head, self)), None)
 
     @property
     def n_layers(self) -> int:
@@ -189,6 +205,20 @@ class PackedModel:
         self._sights = {}
         logits = self._model(step.tokens[:, None], cache=self._caches)
         return logits.squeeze(1)
+
+    def tap(self, layers: Sequence[int]) -> None:
+        """Keep what these layers give, none of them the last, from the next step on."""
+        for layer in layers:
+            following = self._model.layers[layer + 1]
+            following.input_layernorm = _Tap(following.input_layernorm, layer, self)
+
+    def embed(self, tokens: mx.array) -> mx.array:
+        """Rows [T, width] of the embedding, as its table has them."""
+        return self._embedding.inner(tokens)
+
+    def head(self, h: mx.array) -> mx.array:
+        """The head alone [..., vocabulary], without the scale and the cap of logits."""
+        return self._embedding.inner.as_linear(h) if self._head is None else self._head.inner(h)
 
     def sights(self, window: int | None) -> list[Sight]:
         """What each group of the step sees in layers with that window."""
@@ -221,6 +251,10 @@ def _take_over_attention(model: Module) -> None:
 
 def _wrap(
     model: Module, name: str, kind: Callable[[Module, PackedModel], Module], packed: PackedModel
-) -> None:
+) -> list[Module]:
+    """Put a module around every one of that name; those put there."""
+    wrapped = []
     for parent in [each for each in model.modules() if name in each]:
-        setattr(parent, name, kind(parent[name], packed))
+        wrapped.append(kind(parent[name], packed))
+        setattr(parent, name, wrapped[-1])
+    return wrapped

@@ -57,21 +57,26 @@ def told(answers: list[Completion]) -> list[tuple[Any, ...]]:
 
 
 class DraftSuite:
-    """The suite. least_margin: of two logits that rounding does not turn round."""
+    """The suite.
+
+    least_margin: of two logits that rounding does not turn round. every: of how many
+    requests one is asked, where each takes long.
+    """
 
     least_margin: ClassVar[float] = 0.0
+    every: ClassVar[int] = 1
 
     @pytest.fixture(scope="class")
     @classmethod
     def plain(cls, open_engine: OpenEngine) -> list[tuple[Any, ...]]:
         """The answers to all requests without drafts, one after the other."""
         with open_engine() as engine:
-            return told([ask_together(engine, [each])[0] for each in requests()])
+            return told([ask_together(engine, [each])[0] for each in [*requests()][:: cls.every]])
 
     def test_steps_are_those_of_other_implementations(self, open_engine: OpenEngine) -> None:
         counts, expected = [], []
         with open_engine(dflash=True, adaptive_drafts=False) as engine:
-            for case in chat_cases():
+            for case in chat_cases()[:: self.every]:
                 before = engine.get_stats()
                 answer = engine.generate(case["prompt_ids"], temperature=0, max_tokens=MAX_TOKENS)
                 after = engine.get_stats()
@@ -87,7 +92,7 @@ class DraftSuite:
     def test_answers_of_eight_at_once_are_those_without_drafts(
         self, open_engine: OpenEngine, plain: list[tuple[Any, ...]], n_draft: int
     ) -> None:
-        asked = list(requests())
+        asked = [*requests()][:: self.every]
         with open_engine(
             dflash=True, dflash_n_draft=n_draft, adaptive_drafts=n_draft == 4
         ) as engine:
