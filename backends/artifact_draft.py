@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+
 from astrai_cli.artifact import Artifact
 from astrai_cli.config import LimitsConfig
 from astrai_cli.errors import ArtifactError, InvalidInputError, ModelFileError
 from astrai_cli.files import sha256_of
-from astrai_cli.models.draft_spec import DraftSpec
+from astrai_cli.models.draft_spec import DraftFile, DraftSpec, draft_tensors
+from backends.numbers import NumberType
+from backends.shards import PlannedTensor, ShardWriter
+
+DRAFT_NAME = "draft.safetensors"
 
 
 def draft_to_open(artifact: Artifact, limits: LimitsConfig) -> DraftSpec | None:
@@ -41,3 +48,14 @@ def draft_to_open(artifact: Artifact, limits: LimitsConfig) -> DraftSpec | None:
             f"{artifact.manifest.source.name} again: {command}"
         )
     return draft.spec
+
+
+def write_draft(
+    draft: DraftFile, target: Path, numbers: NumberType, metadata: Mapping[str, str]
+) -> None:
+    """Write a draft's tensors into an artifact, all of one number type, under GGUF's names."""
+    shapes = draft_tensors(draft.spec)
+    planned = [PlannedTensor(name, numbers.kind, shape) for name, shape in shapes.items()]
+    with ShardWriter(target / DRAFT_NAME, planned, metadata) as writer:
+        for name in shapes:
+            writer.write(name, 0, numbers.encode(draft.get(name), name))

@@ -28,6 +28,10 @@ Tap = Callable[[int, Tensor], None]
 """tap(layer, h): takes a layer's output [T, width]."""
 
 
+def ignore_outputs(layer: int, h: Tensor) -> None:
+    """A tap for nobody."""
+
+
 class Rotation:
     """Half-split rotary embedding: component i turns with i + dimension / 2.
 
@@ -188,7 +192,7 @@ class Decoder(nn.Module):
         positions: Tensor,
         rows: Tensor,
         attend: Attend,
-        tap: Tap = lambda layer, h: None,
+        tap: Tap = ignore_outputs,
     ) -> Tensor:
         """Logits float32 [R, vocabulary] of the chosen rows of a packed step.
 

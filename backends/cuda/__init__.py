@@ -14,7 +14,7 @@ class CudaBackend:
 
     name = "cuda"
     runs_model_files = False
-    exports_drafts = False
+    exports_drafts = True
 
     def unavailable(self) -> str | None:
         return None if find_spec("torch") else str(missing_package(self.name, "torch"))

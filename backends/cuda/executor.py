@@ -15,6 +15,7 @@ from astrai_cli.errors import ExecutionError, InvalidInputError
 from astrai_cli.models.decoder import Decoder
 from astrai_cli.models.vision import VisionTower
 from astrai_cli.models.vision_spec import normalised
+from backends.artifact_draft import draft_to_open
 from backends.artifact_vision import check_tower, max_patches
 from backends.base import (
     ALL_TOKENS,
@@ -30,9 +31,11 @@ from backends.cuda.build import use_cache_folder
 from backends.cuda.device import choose_device, device_name, free_memory, naming_memory
 from backends.cuda.forward import StaticForward, prepare_static, run_others
 from backends.cuda.inputs import Layout, upload
-from backends.cuda.loading import load_decoder, load_tower
+from backends.cuda.loading import load_decoder, load_draft, load_tower
 from backends.cuda.sampling import draw_tokens
+from backends.drafting import DraftStep, check_draft
 from backends.packing import PackedStep, check_image, pack
+from backends.torch_draft import TorchDraft
 
 # Sequences, snapshots and capture slots.
 MAX_RESIDENT = 64
@@ -52,16 +55,19 @@ class CudaExecutor:
         tower: VisionTower | None,
         forward_sizes: Sequence[int],
         dtype: torch.dtype,
+        *,
+        draft: TorchDraft | None = None,
     ) -> None:
         """forward_sizes: the counts of sequences to prepare steps for, ascending.
 
-        dtype: of keys and values.
+        dtype: of keys and values. draft: on the same device, where there is one.
         """
         self._info = info
         self._decoder: Decoder | None = decoder
         self._tower = tower
         self._sizes = forward_sizes
         self._dtype = dtype
+        self._draft = draft
         self._device = decoder.rope_frequencies.device
         self._pool: CellPool | None = None
         self._static: list[StaticForward] = []
@@ -83,7 +89,11 @@ class CudaExecutor:
         details = artifact.manifest.details
         dtype: torch.dtype = getattr(torch, details["activation_dtype"])
         packed = kernels.available(device)
+        drafting = draft_to_open(artifact, limits)
+        draft = None
         with naming_memory(device, f"the weights of {path.name}"):
+            if drafting is not None:
+                draft = TorchDraft(load_draft(path, drafting, dtype, device))
             decoder = load_decoder(path, spec, dtype, device, packed=packed)
             tower = None if vision is None else load_tower(path, vision.spec, dtype, device)
         info = ExecutorInfo(
@@ -91,15 +101,17 @@ class CudaExecutor:
             backend="cuda",
             max_step_tokens=details["max_step_tokens"],
             max_context=max_context,
-            bytes_per_cell=spec.kv_values_per_token * dtype.itemsize,
+            bytes_per_cell=spec.kv_values_per_token * dtype.itemsize
+            + (0 if draft is None else draft.bytes_per_cell),
             details={"kv_dtype": details["activation_dtype"], "device": device_name(device)},
             vision=None if vision is None else vision.spec,
             max_vision_patches=max_patches(artifact, limits),
             max_top_k=0 if details["logits"] else ALL_TOKENS,
             changes_logits=not details["logits"],
             cell_bounds=CellBounds(details["max_cells"], MAX_RESIDENT),
+            draft=drafting,
         )
-        return cls(info, decoder, tower, details["forward_sizes"], dtype)
+        return cls(info, decoder, tower, details["forward_sizes"], dtype, draft=draft)
 
     @property
     def info(self) -> ExecutorInfo:
@@ -114,7 +126,12 @@ class CudaExecutor:
         size = self._info.bytes_per_cell
         with naming_memory(self._device, f"{cells} cells of {size} bytes each"):
             pool = CellPool(self._info.spec, cells, self._dtype, self._device)
-            self._static = prepare_static(decoder, pool, self._sizes, self._info.max_context)
+            if self._draft is not None:
+                # With the cell of padding.
+                self._draft.allocate(cells + 1)
+            self._static = prepare_static(
+                decoder, pool, self._sizes, self._info.max_context, self._draft
+            )
         self._pool = pool
 
     @torch.inference_mode()
@@ -128,6 +145,16 @@ class CudaExecutor:
             return _fetch(logits, step)
         except torch.OutOfMemoryError as error:
             raise ExecutionError(self._out_of_memory(step)) from error
+        except RuntimeError as error:
+            raise _failure(error) from error
+
+    @torch.inference_mode()
+    def draft(self, step: DraftStep) -> NDArray[np.int32]:
+        check_draft(step, self._info, 0 if self._pool is None else self._pool.n_cells)
+        if self._draft is None:
+            raise ExecutionError("the executor is closed")
+        try:
+            return self._draft.propose(step, self._open_decoder())
         except RuntimeError as error:
             raise _failure(error) from error
 
@@ -149,7 +176,7 @@ class CudaExecutor:
         return rows.cpu().numpy()
 
     def close(self) -> None:
-        self._decoder = self._tower = None
+        self._decoder = self._tower = self._draft = None
         self._drop_cells()
 
     def _forward(
@@ -163,7 +190,7 @@ class CudaExecutor:
                     padded = layout.padded(forward.size, pool.padding)
                     logits, inputs = forward(padded)
                     return logits.index_select(0, inputs.wanted)
-        return run_others(decoder, pool, layout, packed.embeddings)
+        return run_others(decoder, pool, layout, packed.embeddings, self._draft)
 
     def _open_decoder(self) -> Decoder:
         if self._decoder is None:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from astrai_cli.config import ExportConfig
 from astrai_cli.errors import InvalidInputError
 from astrai_cli.models.architectures import ROPE_FACTORS
+from astrai_cli.models.draft_spec import open_draft
 from astrai_cli.models.source import VisionSource, open_source, open_vision
 from astrai_cli.models.vision_spec import POSITION_TABLE, vision_tensors
 from astrai_cli.models.weights import TensorSource, Weights
@@ -32,6 +33,7 @@ from backends.affine import (
     nested_scales,
     repack,
 )
+from backends.artifact_draft import write_draft
 from backends.artifact_vision import write_positions
 from backends.base import EXPORTED_CELLS, EXPORTED_STEP_TOKENS, Progress
 from backends.numbers import NUMBER_TYPES, NumberType
@@ -131,17 +133,24 @@ class WeightWriter:
 def export_model(
     source: Path, target: Path, options: ExportConfig, progress: Progress
 ) -> dict[str, Any]:
-    """Write the model's tensors, and those of the vision tower, into the folder `target`.
+    """Write the tensors of the model, the vision tower and the draft into the folder `target`.
 
     Returns what the manifest notes: the number type, how matrices are stored, and the bounds.
     Raises ModelFileError, and InvalidInputError for bounds that leave no step to run.
     """
     numbers = NUMBER_TYPES[options.activation_dtype or "bfloat16"]
     bounds = _bounds(options)
-    with open_source(source) as model, open_vision(model, options.mmproj) as tower:
+    with (
+        open_source(source) as model,
+        open_vision(model, options.mmproj) as tower,
+        open_draft(model, options.draft_gguf) as draft,
+    ):
         stored = WeightWriter(model.weights, numbers, progress).write(target)
         if tower is not None:
             _write_tower(tower, target, numbers, progress)
+        if draft is not None:
+            progress("writing the draft", 0.95)
+            write_draft(draft, target, numbers, _METADATA)
     return {"activation_dtype": numbers.name, "weights": stored, **bounds}
 
 

@@ -10,10 +10,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from astrai_cli.models.decoder import Decoder
+from astrai_cli.models.decoder import Decoder, Tap, ignore_outputs
 from backends.cuda import kernels
 from backends.cuda.attention import CellPool
 from backends.cuda.inputs import Group, Layout, StepTensors, staged, upload
+from backends.torch_draft import TorchDraft
 
 # Graphs need what they call compiled and loaded before they are captured.
 _WARM_UPS = 3
@@ -26,11 +27,22 @@ class StaticForward:
     to step is in one buffer.
     """
 
-    def __init__(self, decoder: Decoder, pool: CellPool, size: int, buffer: Tensor) -> None:
-        """buffer: int32, as long as `StepTensors.most_integers` says; other sizes may share it."""
+    def __init__(
+        self,
+        decoder: Decoder,
+        pool: CellPool,
+        size: int,
+        buffer: Tensor,
+        draft: TorchDraft | None = None,
+    ) -> None:
+        """buffer: int32, as long as `StepTensors.most_integers` says; other sizes may share it.
+
+        draft: gets its rows of the context in every step.
+        """
         self.size = size
         self._decoder = decoder
         self._pool = pool
+        self._draft = draft
         self._buffer = buffer
         self._rows = torch.arange(size, device=buffer.device)
         self._graph: torch.cuda.CUDAGraph | None = None
@@ -65,12 +77,29 @@ class StaticForward:
     def _run(self, inputs: StepTensors, groups: Sequence[Group]) -> Tensor:
         attend = self._pool.attend_by(inputs, groups)
         h = self._decoder.embed(inputs.tokens)
-        logits: Tensor = self._decoder(h, inputs.positions, self._rows, attend)
+        logits: Tensor = self._decoder(
+            h, inputs.positions, self._rows, attend, _tap_of(self._draft)
+        )
+        _keep(self._draft, inputs)
         return logits
 
 
+def _tap_of(draft: TorchDraft | None) -> Tap:
+    return ignore_outputs if draft is None else draft.tap
+
+
+def _keep(draft: TorchDraft | None, inputs: StepTensors) -> None:
+    """Give the draft its rows of the context."""
+    if draft is not None:
+        draft.keep(inputs.positions, inputs.cells)
+
+
 def run_others(
-    decoder: Decoder, pool: CellPool, layout: Layout, embeddings: NDArray[np.float32]
+    decoder: Decoder,
+    pool: CellPool,
+    layout: Layout,
+    embeddings: NDArray[np.float32],
+    draft: TorchDraft | None = None,
 ) -> Tensor:
     """`forward_others`: logits [R, vocabulary] of the rows wanted, of any step."""
     device = pool.keys[0].device
@@ -79,12 +108,17 @@ def run_others(
     if len(embeddings):
         h[inputs.embedded] = upload(embeddings, device).to(h)
     attend = pool.attend_by(inputs, layout.groups)
-    logits: Tensor = decoder(h, inputs.positions, inputs.wanted, attend)
+    logits: Tensor = decoder(h, inputs.positions, inputs.wanted, attend, _tap_of(draft))
+    _keep(draft, inputs)
     return logits
 
 
 def prepare_static(
-    decoder: Decoder, pool: CellPool, sizes: Sequence[int], max_context: int
+    decoder: Decoder,
+    pool: CellPool,
+    sizes: Sequence[int],
+    max_context: int,
+    draft: TorchDraft | None = None,
 ) -> list[StaticForward]:
     """The prepared sizes, ascending; captured where the device runs kernels on a GPU.
 
@@ -93,7 +127,7 @@ def prepare_static(
     device = pool.keys[0].device
     most = StepTensors.most_integers(max(sizes, default=0), max_context)
     buffer = torch.zeros(most, dtype=torch.int32, device=device)
-    forwards = [StaticForward(decoder, pool, size, buffer) for size in sizes]
+    forwards = [StaticForward(decoder, pool, size, buffer, draft) for size in sizes]
     if device.type == "cuda" and kernels.available(device):
         warm_up(decoder, pool)
         memory = None

@@ -13,11 +13,14 @@ from torch import Tensor, nn
 
 from astrai_cli.errors import ArtifactError, ModelFileError
 from astrai_cli.models.decoder import Block, Decoder
+from astrai_cli.models.draft import BlockDraft
+from astrai_cli.models.draft_spec import DraftSpec, draft_tensors
 from astrai_cli.models.safetensors import SafetensorsFile
 from astrai_cli.models.spec import ModelSpec
 from astrai_cli.models.vision import VisionTower
 from astrai_cli.models.vision_spec import POSITION_TABLE, VisionSpec, vision_tensors
 from backends.affine import SUPERBLOCK
+from backends.artifact_draft import DRAFT_NAME
 from backends.artifact_vision import read_positions
 from backends.cuda.decoder import DeviceBlock, Float32Head
 from backends.cuda.export import SHARD_PATTERN, VISION_NAME
@@ -132,6 +135,19 @@ def load_tower(
         else:
             _set(tower, name, stored.get(name, shape).to(dtype))
     return tower.requires_grad_(False).eval()
+
+
+def load_draft(
+    folder: Path, spec: DraftSpec, dtype: torch.dtype, device: torch.device
+) -> BlockDraft:
+    """The block draft, computing in dtype. Raises ArtifactError."""
+    stored = StoredTensors(folder, DRAFT_NAME, device)
+    with torch.device("meta"):
+        draft = BlockDraft(spec)
+    for name, shape in draft_tensors(spec).items():
+        _set(draft, name, stored.get(name, shape).to(dtype))
+    draft.rope_frequencies = draft.rope_frequencies.to(device)
+    return draft.requires_grad_(False).eval()
 
 
 def _set(model: nn.Module, name: str, values: Tensor) -> None:

@@ -9,9 +9,9 @@ import numpy as np
 
 from astrai_cli.errors import ArtifactError
 from astrai_cli.models.draft_spec import DraftSpec, draft_tensors
+from backends.artifact_draft import DRAFT_NAME
 from backends.drafting import DraftStep
 from backends.mlx.cells import CellPool
-from backends.mlx.export import DRAFT_NAME
 from backends.mlx.packed import PackedModel
 
 

@@ -14,7 +14,7 @@ from gguf import GGMLQuantizationType
 from numpy.typing import NDArray
 
 from astrai_cli.config import ExportConfig
-from astrai_cli.models.draft_spec import DraftFile, draft_tensors, open_draft
+from astrai_cli.models.draft_spec import open_draft
 from astrai_cli.models.hf import CONFIG_NAME, INDEX_NAME, WEIGHTS_NAME
 from astrai_cli.models.source import ModelSource, VisionSource, open_source, open_vision
 from astrai_cli.models.spec import ModelSpec
@@ -22,6 +22,7 @@ from astrai_cli.models.tokenizer import SpecialTokens
 from astrai_cli.models.vision_spec import POSITION_TABLE, vision_tensors
 from astrai_cli.models.weights import Weights
 from backends.affine import GROUP, bits_of, is_exact, repack, round_rows
+from backends.artifact_draft import write_draft
 from backends.artifact_vision import write_positions
 from backends.base import Progress
 from backends.mlx.architecture import MlxModel, MlxTensor, describe
@@ -35,7 +36,6 @@ from backends.shards import (
 )
 
 VISION_NAME = "vision.safetensors"
-DRAFT_NAME = "draft.safetensors"
 _FLOATS = frozenset({GGMLQuantizationType.F32, GGMLQuantizationType.F16, GGMLQuantizationType.BF16})
 _METADATA = {"format": "mlx"}
 
@@ -186,18 +186,9 @@ def export_model(
         if tower is not None:
             write_tower(tower, target, numbers, progress)
         if draft is not None:
-            write_draft(draft, target, numbers, progress)
+            progress("writing the draft", 0.95)
+            write_draft(draft, target, numbers, _METADATA)
     return details
-
-
-def write_draft(draft: DraftFile, target: Path, numbers: NumberType, progress: Progress) -> None:
-    """Write `draft.safetensors`, under GGUF's names."""
-    shapes = draft_tensors(draft.spec)
-    planned = [PlannedTensor(name, numbers.kind, shape) for name, shape in shapes.items()]
-    progress("writing the draft", 0.95)
-    with ShardWriter(target / DRAFT_NAME, planned, _METADATA) as writer:
-        for name in shapes:
-            writer.write(name, 0, numbers.encode(draft.get(name), name))
 
 
 def write_tower(tower: VisionSource, target: Path, numbers: NumberType, progress: Progress) -> None:

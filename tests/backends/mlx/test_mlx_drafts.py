@@ -17,9 +17,9 @@ from astrai_cli.artifact import export_model
 from astrai_cli.config import ExportConfig
 from astrai_cli.engine.engine import InferenceEngine
 from astrai_cli.models.draft_spec import DraftFile
+from backends.artifact_draft import write_draft
 from backends.drafting import DraftOwner, DraftStep
 from backends.mlx.draft import MlxDraft
-from backends.mlx.export import write_draft
 from backends.numbers import NUMBER_TYPES
 
 
@@ -44,7 +44,7 @@ class TestMlxDrafts(DraftSuite):
 
 def test_hidden_rows_are_the_reference_s(tmp_path: Path) -> None:
     with DraftFile.open(DRAFT) as file:
-        write_draft(file, tmp_path, NUMBER_TYPES["float32"], lambda what, fraction: None)
+        write_draft(file, tmp_path, NUMBER_TYPES["float32"], {})
         spec = file.spec
     draft = MlxDraft(tmp_path, spec, mx.float32)
     draft.allocate(64)
