@@ -180,6 +180,11 @@ class RequestCancelledError(AstraiError):
     code = "cancelled"
 
 
+def install_command(extra: str) -> str:
+    """What to type for the packages of an extra; from a checkout, as astrai is on no index."""
+    return f"pip install '.[{extra}]' in astrai's checkout"
+
+
 def error_of(
     code: str,
     message: str,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from astrai_cli.errors import BackendUnavailableError, InvalidInputError
+from astrai_cli.errors import BackendUnavailableError, InvalidInputError, install_command
 
 if TYPE_CHECKING:
     from astrai_cli.models.draft_spec import DraftSpec
@@ -146,7 +146,8 @@ class ExecutorInfo:
     vision: the tower behind `encode_image`, None where there is none; max_vision_patches:
     the most patches an image may have. max_top_k: of a `Draw`; 0 where the executor draws
     no tokens. changes_logits: whether a `Draw` may have changes. cell_bounds: None where
-    memory is the only bound. draft: of a `drafting.DraftingExecutor`, else None.
+    memory is the only bound. draft: of a `drafting.DraftingExecutor`, else None;
+    max_draft_owners: the most owners of its steps.
     """
 
     spec: ModelSpec
@@ -161,6 +162,7 @@ class ExecutorInfo:
     changes_logits: bool = False
     cell_bounds: CellBounds | None = None
     draft: DraftSpec | None = None
+    max_draft_owners: int = 0
 
 
 @runtime_checkable
@@ -311,5 +313,5 @@ def get_backend(name: str) -> Backend:
 def missing_package(backend: str, package: str | None) -> BackendUnavailableError:
     """What to raise where `backend` needs a package that cannot be imported."""
     return BackendUnavailableError(
-        f"backend {backend!r} needs the package {package!r}: pip install 'astrai[{backend}]'"
+        f"backend {backend!r} needs the package {package!r}: {install_command(backend)}"
     )

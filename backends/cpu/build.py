@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from astrai_cli.errors import BackendUnavailableError
+from astrai_cli.errors import BackendUnavailableError, install_command
 from astrai_cli.files import file_lock, partial_folder
 from backends.base import Progress, missing_package
 from backends.compiled import compiled_dir
@@ -95,7 +95,7 @@ def _executorch_folder() -> Path:
             return Path(folder)
     raise BackendUnavailableError(
         f"executorch {executorch_version()} has no CMake package; "
-        "pip install --force-reinstall 'astrai[cpu]'"
+        "pip install --force-reinstall executorch brings it"
     )
 
 
@@ -121,7 +121,7 @@ def _tool(name: str) -> str:
     found = shutil.which(name)
     if found is None:
         raise BackendUnavailableError(
-            f"backend 'cpu' needs {name!r} to build: pip install 'astrai[cpu]'"
+            f"backend 'cpu' needs {name!r} to build: {install_command('cpu')}"
         )
     return found
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 
 from astrai_cli.errors import BackendUnavailableError, InvalidInputError
+
+log = logging.getLogger(__name__)
 
 
 def choose_device(name: str) -> torch.device:
@@ -16,7 +19,11 @@ def choose_device(name: str) -> torch.device:
     if name == "cuda" and not has_gpu:
         built = torch.version.cuda
         why = f"PyTorch for CUDA {built} finds no GPU" if built else "this PyTorch is without CUDA"
-        raise BackendUnavailableError(f"device is cuda, but {why}; cpu runs without, slowly")
+        raise BackendUnavailableError(
+            f"device is cuda, but {why}; --device cpu runs without, slowly"
+        )
+    if name == "auto" and not has_gpu:
+        log.warning("no GPU: the cuda backend runs on the processor, slowly")
     return torch.device("cuda" if has_gpu and name != "cpu" else "cpu")
 
 

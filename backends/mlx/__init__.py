@@ -40,7 +40,7 @@ class MlxBackend:
             except ImportError as error:
                 raise BackendUnavailableError(
                     "--format pte needs executorch with its MLX partitioner, which the packages "
-                    f"for macOS have: pip install 'astrai[cpu]' there ({error})"
+                    f"for macOS have: {install_command('cpu')} there ({error})"
                 ) from error
             return export_program(source, target, options, progress)
         from backends.mlx.export import export_model

@@ -10,13 +10,13 @@ import numpy as np
 
 from astrai_cli.benchmark.load.client import Outcome
 from astrai_cli.benchmark.load.report import PERCENTILES, SERIES, series_of
-from astrai_cli.errors import InvalidInputError
+from astrai_cli.errors import InvalidInputError, install_command
 
 
 def check_plot(path: Path) -> None:
     """Raises InvalidInputError where `path` could not be drawn to, before anything is measured."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise InvalidInputError("--plot needs matplotlib: pip install 'astrai[plot]'", param="plot")
+        raise InvalidInputError(f"--plot needs matplotlib: {install_command('plot')}", param="plot")
     if path.suffix.lower() != ".png" or not path.parent.is_dir():
         raise InvalidInputError(
             f"--plot: {path} is not the name of a .png file in a folder that exists", param="plot"

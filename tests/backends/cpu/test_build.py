@@ -111,7 +111,7 @@ class TestWhereTheLibraryIs:
 
         monkeypatch.setattr(build, "version", missing)
         assert "'executorch'" in refusal()
-        assert "pip install 'astrai[cpu]'" in str(get_backend("cpu").unavailable())
+        assert "pip install '.[cpu]'" in str(get_backend("cpu").unavailable())
 
 
 def test_a_failed_build_leaves_nothing(
