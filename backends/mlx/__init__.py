@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from astrai_cli.errors import ArtifactError, BackendUnavailableError
+from astrai_cli.errors import ArtifactError, BackendUnavailableError, install_command
 from backends.base import Backend, Executor, Progress, missing_package
 
 

@@ -40,7 +40,7 @@ def test_what_is_missing_is_named_with_its_remedy(
         "backends.mlx.find_spec", lambda name: None if name == package else find_spec(name)
     )
     assert backend.unavailable() == (
-        f"backend 'mlx' needs the package '{package}': pip install '.[mlx]'"
+        f"backend 'mlx' needs the package '{package}': pip install '.[mlx]' in astrai's checkout"
     )
 
 
