@@ -72,9 +72,13 @@ class ArtifactVision(_Part):
 
 
 class ArtifactDraft(_Part):
-    """The block draft, with the largest block, and the file it was made from."""
+    """The block draft, with the largest block, and the file it was made from.
+
+    max_owners: sequences that it drafts for at once.
+    """
 
     spec: DraftSpec
+    max_owners: int = Field(ge=1)
     source: Source
 
 
@@ -272,7 +276,7 @@ def export_model(
             special_tokens = model.special_tokens()
             spec, digest = model.spec, model.sha256
             vision = None if tower is None else _describe_tower(tower.spec, options)
-            draft = None if drafter is None else _describe_draft(drafter)
+            draft = None if drafter is None else _describe_draft(drafter, options)
         details = backend.export(source, folder, options, progress)
         manifest = Manifest(
             format_version=FORMAT_VERSION,
@@ -303,8 +307,12 @@ def _describe_tower(spec: VisionSpec, options: ExportConfig) -> ArtifactVision:
     )
 
 
-def _describe_draft(file: DraftFile) -> ArtifactDraft:
-    return ArtifactDraft(spec=file.spec, source=Source(name=file.path.name, sha256=file.sha256))
+def _describe_draft(file: DraftFile, options: ExportConfig) -> ArtifactDraft:
+    return ArtifactDraft(
+        spec=file.spec,
+        max_owners=options.max_draft_owners,
+        source=Source(name=file.path.name, sha256=file.sha256),
+    )
 
 
 def _describe_files(folder: Path) -> Mapping[str, FileEntry]:

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from astrai_cli.artifact import Artifact
+from astrai_cli.artifact import Artifact, ArtifactDraft
 from astrai_cli.config import LimitsConfig
 from astrai_cli.errors import ArtifactError, InvalidInputError, ModelFileError
 from astrai_cli.files import sha256_of
-from astrai_cli.models.draft_spec import DraftFile, DraftSpec, draft_tensors
+from astrai_cli.models.draft_spec import DraftFile, draft_tensors
 from backends.numbers import NumberType
 from backends.shards import PlannedTensor, ShardWriter
 
 DRAFT_NAME = "draft.safetensors"
 
 
-def draft_to_open(artifact: Artifact, limits: LimitsConfig) -> DraftSpec | None:
+def draft_to_open(artifact: Artifact, limits: LimitsConfig) -> ArtifactDraft | None:
     """The draft that an executor of the artifact has to load; None where none is asked for.
 
     Raises ArtifactError where dflash is on and the artifact has no draft, InvalidInputError
@@ -47,7 +47,7 @@ def draft_to_open(artifact: Artifact, limits: LimitsConfig) -> DraftSpec | None:
             f"{artifact.path} was exported without a block draft; export "
             f"{artifact.manifest.source.name} again: {command}"
         )
-    return draft.spec
+    return draft
 
 
 def write_draft(

@@ -36,7 +36,7 @@ class DraftOwner:
 
 @dataclass(frozen=True, slots=True)
 class DraftStep:
-    """A block of `block` tokens for each owner: its anchor and masks. 2 <= block <= max_block."""
+    """A block of `block` tokens, 2 … max_block, for each owner: its anchor and masks."""
 
     owners: Sequence[DraftOwner]
     block: int
@@ -64,8 +64,12 @@ def check_draft(step: DraftStep, info: ExecutorInfo, cells: int) -> DraftSpec:
     spec = info.draft
     if spec is None:
         raise InvalidInputError("this model was opened without a draft")
-    if not step.owners or step.page_size < 1:
-        raise InvalidInputError("a draft needs at least one owner, and pages of at least one cell")
+    if not 1 <= len(step.owners) <= info.max_draft_owners:
+        raise InvalidInputError(
+            f"a draft has {len(step.owners)} owners; it must have 1 to {info.max_draft_owners}"
+        )
+    if step.page_size < 1:
+        raise InvalidInputError(f"page size {step.page_size} is below 1")
     if not 2 <= step.block <= spec.max_block:
         raise InvalidInputError(
             f"a draft's block is {step.block}; it must be 2 to {spec.max_block}"

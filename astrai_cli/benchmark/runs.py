@@ -32,7 +32,8 @@ def run_speed(model: RunnableModel, config: Config, progress: Progress) -> list[
     """Time the model. Raises AstraiError."""
     bench = config.bench
     # Random prompts have nothing to guess from; `run_drafts` is there for that.
-    limits = _limits_for(config, context_needed(bench)).model_copy(update={"speculate": "none"})
+    without = {"speculate": "none", "dflash": False}
+    limits = _limits_for(config, context_needed(bench)).model_copy(update=without)
     with open_engine(model, limits) as engine:
         return measure_speed(engine, bench, progress)
 
@@ -46,7 +47,7 @@ def run_drafts(
     if bench.synthetic_acceptance is not None:
         n_draft = config.limits.ngram_n_draft
         replay = ReplayProposer({}, bench.synthetic_acceptance, n_draft)
-    elif config.limits.speculate == "none":
+    elif config.limits.speculate == "none" and not config.limits.dflash:
         return None
     n_prompt = draft_prompt_length(bench)
     limits = _limits_for(config, n_prompt + bench.decode_tokens)

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 def bench(model: ModelArgument, *, as_json: JsonFlag = False, settings: Settings) -> None:
     """Time prefill and decode.
 
-    With --quality also compare with the float32 of the same file; with --speculate, or
-    --synthetic-acceptance, also time answers with and without drafts in turn.
+    With --quality also compare with the float32 of the same file; with --speculate, --dflash
+    or --synthetic-acceptance also time answers with and without drafts in turn.
     """
     from astrai_cli.benchmark.runs import find_reference, run_drafts, run_quality, run_speed
 

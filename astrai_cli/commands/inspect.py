@@ -12,7 +12,7 @@ from astrai_cli.commands.progress import show_progress
 from astrai_cli.settings import Settings
 
 if TYPE_CHECKING:
-    from astrai_cli.artifact import ArtifactVision
+    from astrai_cli.artifact import ArtifactDraft, ArtifactVision
     from astrai_cli.models.inspect import Description
 
 _MAX_TEMPLATE_LINES = 12
@@ -88,6 +88,7 @@ def _facts(description: Description) -> dict[str, str]:
             "made from": f"{artifact.source.name}, SHA-256 {artifact.source.sha256}",
             "most tokens a step": str(artifact.limits.max_prefill_chunk),
             "sees images": _images(artifact.vision),
+            "drafts": _drafts(artifact.draft),
             "options": _pairs(artifact.export_options),
             "backend's notes": _pairs(artifact.details),
             "made with": _pairs(artifact.versions),
@@ -103,6 +104,15 @@ def _images(vision: ArtifactVision | None) -> str:
     return (
         f"{spec.n_layers} layers of width {spec.width}, {vision.max_patches} patches "
         f"of {spec.patch_size} pixels at most{origin}"
+    )
+
+
+def _drafts(draft: ArtifactDraft | None) -> str:
+    if draft is None:
+        return "no"
+    return (
+        f"blocks of {draft.spec.max_block} at most, for {draft.max_owners} answers at once, made "
+        f"from {draft.source.name}, SHA-256 {draft.source.sha256}"
     )
 
 

@@ -92,6 +92,6 @@ class Remote(Keyed):
 
     url: str | None = Field(
         None,
-        description="OpenAI-compatible server to talk to; chat runs a model on this machine "
-        "when left out.",
+        description="OpenAI-compatible server, such as http://127.0.0.1:8000; `bench serve` needs "
+        "one, `chat` runs a model on this machine when left out.",
     )

@@ -14,7 +14,7 @@ from astrai_cli.config.base import (
     UserPath,
     default_cache_dir,
 )
-from astrai_cli.config.speculation import DraftModel, Speculation
+from astrai_cli.config.speculation import DraftBounds, DraftModel, Speculation
 
 
 class ModelConfig(Group):
@@ -76,7 +76,7 @@ class _Vision(Group):
     )
 
 
-class ExportConfig(_Bounds, _Vision, DraftModel):
+class ExportConfig(_Bounds, _Vision, DraftModel, DraftBounds):
     """How a model file becomes an artifact."""
 
     activation_dtype: Literal["float16", "bfloat16", "float32"] | None = Field(

@@ -21,6 +21,18 @@ class DraftModel(Group):
     )
 
 
+class DraftBounds(Group):
+    """What an export's draft is built for."""
+
+    max_draft_owners: int = Field(
+        8,
+        ge=1,
+        le=256,
+        description="Answers that an exported block draft guesses for together; where more run, it "
+        "does so several times in a step.",
+    )
+
+
 class Speculation(Group):
     """How several tokens of an answer are checked in one step; answers stay the same."""
 

@@ -15,6 +15,7 @@ from astrai_cli.artifact import (
     TEMPLATE_NAME,
     TOKENIZER_NAME,
     Artifact,
+    ArtifactDraft,
     ArtifactLimits,
     ArtifactVision,
     Source,
@@ -64,6 +65,7 @@ class ArtifactSummary(BaseModel):
     limits: ArtifactLimits
     source: Source
     vision: ArtifactVision | None
+    draft: ArtifactDraft | None
     export_options: dict[str, Any]
     details: dict[str, Any]
     versions: dict[str, str]
@@ -147,6 +149,7 @@ def _describe_artifact(path: Path) -> Description:
             limits=manifest.limits,
             source=manifest.source,
             vision=manifest.vision,
+            draft=manifest.draft,
             export_options=manifest.export_options,
             details=manifest.details,
             versions=manifest.versions,

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
 from ctypes import c_float
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from astrai_cli.artifact import Artifact
-from astrai_cli.models.draft_spec import DraftSpec
+from astrai_cli.artifact import ArtifactDraft
 from backends.cpu.program import Rows, StepProgram, StepRows
-from backends.drafting import DraftOwner, DraftStep
+from backends.drafting import DraftStep
 
 PROGRAM_NAME = "draft.pte"
 BLOCK = "draft_block"
@@ -21,21 +20,16 @@ CONTEXT = "draft_context"
 _NOWHERE = np.zeros(0, dtype=np.int64)
 
 
-def rows_at_once(max_prefill_chunk: int, spec: DraftSpec) -> int:
-    """Rows that the program is made for: those of a step, and at least a block's."""
-    return max(max_prefill_chunk, spec.max_block)
-
-
 class CpuDraft:
     """The draft of an artifact. A block's own keys and values have cells behind all others'."""
 
     def __init__(
-        self, library: ctypes.CDLL, artifact: Artifact, spec: DraftSpec, kv_dtype: str
+        self, library: ctypes.CDLL, folder: Path, draft: ArtifactDraft, kv_dtype: str
     ) -> None:
         """Load the program. Raises ArtifactError."""
-        self.spec = spec
-        self._max_rows = rows_at_once(artifact.manifest.limits.max_prefill_chunk, spec)
-        self._program = StepProgram(library, artifact.path / PROGRAM_NAME, spec.layers, kv_dtype)
+        self.spec = spec = draft.spec
+        self.max_owners = draft.max_owners
+        self._program = StepProgram(library, folder / PROGRAM_NAME, spec.layers, kv_dtype)
         self._cells = 0
         self.bytes_per_cell = self._program.bytes_per_cell
 
@@ -46,7 +40,7 @@ class CpuDraft:
     def allocate(self, cells: int) -> bool:
         """Drop what was there; False where the memory cannot be had."""
         self._cells = cells
-        return self._program.allocate(cells + self._max_rows)
+        return self._program.allocate(cells + self.max_owners * self.spec.max_block)
 
     def keep(
         self,
@@ -59,17 +53,7 @@ class CpuDraft:
 
     def propose(self, step: DraftStep) -> NDArray[np.int32]:
         """int32 [owners, block - 1]. Raises ExecutionError."""
-        at_once = max(1, self._max_rows // step.block)
-        groups = [
-            self._propose(step, step.owners[first : first + at_once])
-            for first in range(0, len(step.owners), at_once)
-        ]
-        return np.concatenate(groups)
-
-    def close(self) -> None:
-        self._program.close()
-
-    def _propose(self, step: DraftStep, owners: Sequence[DraftOwner]) -> NDArray[np.int32]:
+        owners = step.owners
         block, n = step.block, len(owners)
         tokens = np.full((n, block), self.spec.mask_id, dtype=np.int32)
         tokens[:, 0] = [owner.anchor for owner in owners]
@@ -99,3 +83,6 @@ class CpuDraft:
         )
         proposed: NDArray[np.int32] = logits.argmax(axis=1).astype(np.int32)
         return proposed.reshape(n, block - 1)
+
+    def close(self) -> None:
+        self._program.close()

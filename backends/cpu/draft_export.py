@@ -12,12 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from astrai_cli.config import ExportConfig
 from astrai_cli.models.decoder import Block, split_heads
 from astrai_cli.models.draft import BlockDraft, load_draft
 from astrai_cli.models.draft_spec import DraftFile, DraftSpec
 from astrai_cli.models.weights import TensorSource
 from backends.base import Progress
-from backends.cpu.draft import PROGRAM_NAME, rows_at_once
+from backends.cpu.draft import PROGRAM_NAME
 from backends.cpu.lowering import (
     Program,
     SegmentLowering,
@@ -81,12 +82,14 @@ class DraftExporter:
     """One export of a draft, with the embedding and the head of its target."""
 
     def __init__(
-        self, file: DraftFile, target: TensorSource, max_prefill_chunk: int, progress: Progress
+        self, file: DraftFile, target: TensorSource, options: ExportConfig, progress: Progress
     ) -> None:
         self._spec = file.spec
         self._draft = load_draft(file)
         self._target = target
-        self._max_rows = rows_at_once(max_prefill_chunk, file.spec)
+        # The context has the rows of a step, and blocks those of their owners.
+        blocks = options.max_draft_owners * file.spec.max_block
+        self._max_rows = max(options.max_prefill_chunk, blocks)
         self._progress = progress
 
     def write(self, folder: Path) -> None:

@@ -60,6 +60,7 @@ class CpuExecutor:
             vision=None if vision is None else vision.spec,
             max_vision_patches=max_patches(artifact, limits),
             draft=None if draft is None else draft.spec,
+            max_draft_owners=0 if draft is None else draft.max_owners,
         )
 
     def _load(self, artifact: Artifact, limits: LimitsConfig) -> int:
@@ -73,7 +74,7 @@ class CpuExecutor:
             if vision is not None:
                 self._encoder = VisionEncoder(self._native, artifact, vision)
             if draft is not None:
-                self._draft = CpuDraft(self._native, artifact, draft, limits.kv_dtype)
+                self._draft = CpuDraft(self._native, artifact.path, draft, limits.kv_dtype)
         return threads
 
     @property

@@ -176,7 +176,7 @@ def export_program(
             )
         Exporter(model, options, progress, taps).write(target / PROGRAM_NAME)
         if draft is not None:
-            DraftExporter(draft, model.weights, options.max_prefill_chunk, progress).write(target)
+            DraftExporter(draft, model.weights, options, progress).write(target)
             methods += [BLOCK, CONTEXT]
         if tower is not None:
             rotation = _stream_rotation(model.spec)

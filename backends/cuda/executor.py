@@ -93,7 +93,7 @@ class CudaExecutor:
         draft = None
         with naming_memory(device, f"the weights of {path.name}"):
             if drafting is not None:
-                draft = TorchDraft(load_draft(path, drafting, dtype, device))
+                draft = TorchDraft(load_draft(path, drafting.spec, dtype, device))
             decoder = load_decoder(path, spec, dtype, device, packed=packed)
             tower = None if vision is None else load_tower(path, vision.spec, dtype, device)
         info = ExecutorInfo(
@@ -109,7 +109,8 @@ class CudaExecutor:
             max_top_k=0 if details["logits"] else ALL_TOKENS,
             changes_logits=not details["logits"],
             cell_bounds=CellBounds(details["max_cells"], MAX_RESIDENT),
-            draft=drafting,
+            draft=None if drafting is None else drafting.spec,
+            max_draft_owners=0 if drafting is None else drafting.max_owners,
         )
         return cls(info, decoder, tower, details["forward_sizes"], dtype, draft=draft)
 

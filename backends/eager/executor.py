@@ -66,6 +66,7 @@ class EagerExecutor:
                 0 if self._tower is None else vision_patch_limit(limits.max_vision_patches)
             ),
             draft=None if self._draft is None else self._draft.spec,
+            max_draft_owners=0 if self._draft is None else MAX_STEP_TOKENS,
         )
         self._drop_cells()
 

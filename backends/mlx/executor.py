@@ -47,8 +47,8 @@ class MlxExecutor:
         self._dtype: mx.Dtype = getattr(mx, artifact.manifest.details["activation_dtype"])
         self._draft: MlxDraft | None = None
         if (draft := draft_to_open(artifact, limits)) is not None:
-            self._draft = MlxDraft(artifact.path, draft, self._dtype)
-            self._model.tap(draft.taps)
+            self._draft = MlxDraft(artifact.path, draft.spec, self._dtype)
+            self._model.tap(draft.spec.taps)
         self._pool: CellPool | None = None
         self._info = ExecutorInfo(
             spec=spec,
@@ -64,7 +64,8 @@ class MlxExecutor:
             vision=None if vision is None else vision.spec,
             max_vision_patches=max_patches(artifact, limits),
             max_top_k=MAX_TOP_K,
-            draft=None if self._draft is None else self._draft.spec,
+            draft=None if draft is None else draft.spec,
+            max_draft_owners=0 if draft is None else draft.max_owners,
         )
 
     @property

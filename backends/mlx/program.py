@@ -107,10 +107,12 @@ def export_program(
     """Write `model.pte` into the folder `target`; what the manifest notes about it.
 
     Memory: a byte for each quantized weight, and what lowering adds. Raises ModelFileError,
-    and InvalidInputError for a model with a vision tower.
+    and InvalidInputError for a model with a vision tower or a draft.
     """
     name = options.activation_dtype or "float16"
     dtype: torch.dtype = getattr(torch, name)
+    if options.draft_gguf is not None:
+        raise InvalidInputError("--format pte has no place for a draft", param="draft_gguf")
     with open_source(source) as model, open_vision(model, options.mmproj) as tower:
         if tower is not None:
             raise InvalidInputError("--format pte has no place for a vision tower", param="format")

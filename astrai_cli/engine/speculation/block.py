@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from astrai_cli.engine.cache import KVCache
 from astrai_cli.engine.speculation.proposer import Proposal, Proposer
 from astrai_cli.engine.task import Task
@@ -45,7 +48,15 @@ class BlockProposer(Proposer):
             )
             for task in tasks
         ]
+        at_once = self._executor.info.max_draft_owners
+        rows = [
+            row
+            for first in range(0, len(owners), at_once)
+            for row in self._draft(owners[first : first + at_once])
+        ]
+        return [Proposal(row[:n]) for row, n in zip(rows, counts, strict=True)]
+
+    def _draft(self, owners: Sequence[DraftOwner]) -> NDArray[np.int32]:
         # A smaller block would be another question to the draft, with worse answers.
         step = DraftStep(owners, self.max_tokens + 1, self._cache.page_size)
-        tokens = self._executor.draft(step)
-        return [Proposal(row[:n]) for row, n in zip(tokens, counts, strict=True)]
+        return self._executor.draft(step)
