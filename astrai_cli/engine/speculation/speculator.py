@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from astrai_cli.engine.speculation.policy import DraftPolicy, Offer
 from astrai_cli.engine.speculation.proposer import NOTHING, Proposal, Proposer
 from astrai_cli.engine.stats import EngineStats
 from astrai_cli.engine.task import Task, TaskState
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +78,13 @@ class Speculator:
         self._policy.forget(task_id)
 
     def _draft(self, tasks: Sequence[Task], room: int) -> list[_Draft]:
-        drafts = []
-        proposals, counts = self._propose(tasks, room)
+        drafts: list[_Draft] = []
+        try:
+            proposals, counts = self._propose(tasks, room)
+        except Exception:
+            # Answers need no drafts.
+            logger.exception("no draft could be made for %d answers", len(tasks))
+            return drafts
         for task, proposal, n in zip(tasks, proposals, counts, strict=True):
             if not n:
                 continue

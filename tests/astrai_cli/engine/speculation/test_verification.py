@@ -22,6 +22,9 @@ from astrai_cli.engine.engine import InferenceEngine
 from astrai_cli.engine.generation import GenerationTask
 from astrai_cli.engine.prompts import PreparedPrompt
 from astrai_cli.engine.request import Event, Finish, GenerationRequest, Piece, SamplingParams
+from astrai_cli.engine.speculation import Proposal, Proposer
+from astrai_cli.engine.task import Task
+from astrai_cli.errors import ExecutionError
 from backends.base import Step
 
 sampling = st.builds(
@@ -141,6 +144,21 @@ def test_a_request_may_go_without() -> None:
         client.submit(engine)
         assert client.finish.usage.completion_tokens == 13
         assert engine.get_stats()["drafts"] == 0
+
+
+class _Failing(Proposer):
+    max_tokens = 4
+
+    def propose(self, tasks: Sequence[Task], counts: Sequence[int]) -> list[Proposal]:
+        raise ExecutionError("the draft failed")
+
+
+def test_an_answer_goes_on_when_its_draft_fails(caplog: pytest.LogCaptureFixture) -> None:
+    client = Client(GenerationRequest((1, 2, 3), GREEDY, 6, ignore_eos=True))
+    run_schedule([client], LimitsConfig(adaptive_drafts=False), proposer=_Failing())
+    assert client.token_ids == alone(client.request)
+    assert client.finish.reason == "length"
+    assert "no draft could be made" in caplog.text
 
 
 def test_a_cancel_ends_an_answer_between_two_blocks() -> None:
