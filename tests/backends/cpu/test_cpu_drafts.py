@@ -29,6 +29,7 @@ def artifact(cache_dir: Path) -> Artifact:
 class TestCpuDrafts(DraftSuite):
     # The weights are int8.
     least_margin = 0.03
+    every = 3
 
     @pytest.fixture(scope="class")
     @classmethod

@@ -13,7 +13,7 @@ from astrai_cli.engine.engine import InferenceEngine
 
 
 class TestCudaDrafts(DraftSuite):
-    every = 3
+    every = 5
 
     @pytest.fixture(scope="class")
     @classmethod

@@ -24,8 +24,8 @@ from backends.numbers import NUMBER_TYPES
 
 
 class TestMlxDrafts(DraftSuite):
-    # On the processor MLX is slow; 9 is odd, so that all four cuts of prompts are among them.
-    every = 9
+    # On the processor MLX is slow. Odd, so that all four cuts of prompts are among them.
+    every = 21
 
     @pytest.fixture(scope="class")
     @classmethod
