@@ -256,5 +256,5 @@ def test_bad_usage_is_one_line(
 
 def test_without_matplotlib_a_plot_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(InvalidInputError, match=r"astrai\[plot\]"):
+    with pytest.raises(InvalidInputError, match=r"\[plot\]"):
         check_plot(Path("plot.png"))
