@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import resource
@@ -82,7 +83,10 @@ def _listen(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
+        # Python adds the address, which is in the message already.
+        reason = (error.strerror or str(error)).partition(" (while")[0].lower()
+        if error.errno == errno.EADDRINUSE:
+            reason += "; choose another with --port (0 picks a free one)"
         raise InvalidInputError(
             f"cannot listen on {host} port {port}: {reason}", param="port"
         ) from error
@@ -167,6 +171,7 @@ class _Server:
         serving = asyncio.create_task(self._uvicorn.serve(sockets=[self._listener]))
         if not await self._unless_stopped(asyncio.shield(serving)):
             self._uvicorn.should_exit = True
+            self._tell_what_runs()
             overdue = asyncio.get_running_loop().call_later(
                 self._shutdown_timeout,
                 self._client.cancel_all,
@@ -174,6 +179,11 @@ class _Server:
             )
             await serving
             overdue.cancel()
+
+    def _tell_what_runs(self) -> None:
+        if count := self._client.running_count:
+            noun = "answer" if count == 1 else "answers"
+            log.info("finishing %d %s; again to stop at once", count, noun)
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, Any] | asyncio.Future[Any]) -> bool:
         """Wait for `work` and return True; at a signal cancel it and return False."""
@@ -195,4 +205,5 @@ class _Server:
             self._client.kill()
             sys.stderr.flush()
             os._exit(128 + number)
+        self._client.expect_end()
         self._stopping.set()

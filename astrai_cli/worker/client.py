@@ -93,6 +93,7 @@ class WorkerClient:
         self._connection: WorkerConnection | None = None
         self._supervisor: asyncio.Task[None] | None = None
         self._hello: Hello | None = None
+        self._may_end = False
         self._ids = itertools.count(1)
         # By the id of an answer: its number among the choices, and where its events go.
         self._streams: dict[int, tuple[int, EventQueue]] = {}
@@ -124,6 +125,15 @@ class WorkerClient:
         self._accept(connection)
         self._supervisor = asyncio.create_task(self._supervise(connection), name="supervisor")
         return connection.hello
+
+    @property
+    def running_count(self) -> int:
+        """Answers that have not ended."""
+        return len(self._streams)
+
+    def expect_end(self) -> None:
+        """The server is stopping: a worker that ends, as by the same signal, is not replaced."""
+        self._may_end = True
 
     async def stop(self, timeout: float = 5.0) -> None:
         """Let running requests end within `timeout` seconds, then end the worker."""
@@ -262,9 +272,10 @@ class WorkerClient:
         self._connection = None
         if self.state is WorkerState.STOPPED:
             return
-        self.state = WorkerState.RESTARTING
+        self.state = WorkerState.STOPPED if self._may_end else WorkerState.RESTARTING
         how = await connection.wait()
-        log.warning("worker %d %s", connection.pid, how)
+        if not self._may_end:
+            log.warning("worker %d %s", connection.pid, how)
         self.on_session_lost(None)
         self.cancel_all(EngineUnavailableError(f"the worker process {how} during the request"))
 

@@ -26,12 +26,9 @@ def server_context(certfile: Path | None, keyfile: Path | None) -> ssl.SSLContex
     try:
         context.load_cert_chain(certfile, keyfile, password=_no_password)
     except ssl.SSLError as error:
-        # OpenSSL has no reason for a file that is no PEM, or lacks one of the two.
-        reason = (error.reason or "").lower().replace("_", " ")
+        reason = (error.reason or "").lower().replace("_", " ") or _lack(certfile, keyfile)
         files = " and ".join(str(file) for file in (certfile, keyfile) if file is not None)
-        raise InvalidInputError(
-            f"{files}: {reason or 'no certificate and key in PEM'}", param="tls_certfile"
-        ) from error
+        raise InvalidInputError(f"{files}: {reason}", param="tls_certfile") from error
     return context
 
 
@@ -41,6 +38,13 @@ def _check_readable(name: str, file: Path) -> None:
             pass
     except OSError as error:
         raise InvalidInputError(f"{file}: {error.strerror}", param=name) from error
+
+
+def _lack(certfile: Path, keyfile: Path | None) -> str:
+    """What OpenSSL has no reason for: a file that is no PEM, or lacks one of the two."""
+    if keyfile is None and b"-----BEGIN CERTIFICATE-----" in certfile.read_bytes():
+        return "a certificate without its private key; name the key's file with --tls-keyfile"
+    return "no certificate and key in PEM"
 
 
 def _no_password() -> str:

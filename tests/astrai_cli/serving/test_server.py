@@ -115,6 +115,34 @@ def test_sigterm_lets_answers_end_and_exits_with_0(babbler: Path) -> None:
         assert server.log == ""
 
 
+def test_what_still_runs_at_a_signal_is_told(babbler: Path) -> None:
+    with running_server(babbler, log_level="info", **LONG) as server:
+        answer = server.openai().chat.completions.create(**{**ENDLESS, "max_tokens": 400})
+        next(answer)
+        server.process.send_signal(signal.SIGINT)
+        list(answer)
+        assert server.wait() == 0
+    assert "finishing 1 answer; again to stop at once" in server.log
+
+
+@pytest.mark.parametrize("answering", [False, True])
+def test_a_signal_to_server_and_worker_together_is_a_clean_stop(
+    babbler: Path, answering: bool
+) -> None:
+    with running_server(babbler, **LONG) as server:
+        worker = server.stats()["worker"]["pid"]
+        if answering:
+            answer = server.openai().chat.completions.create(**{**ENDLESS, "max_tokens": 400})
+            next(answer)
+        for pid in (server.process.pid, worker):
+            os.kill(pid, signal.SIGTERM)
+        if answering:
+            *_, last = answer
+            assert last.choices[0].finish_reason == "length"
+        assert server.wait() == 0
+    assert server.log == ""
+
+
 def test_answers_that_take_longer_than_the_shutdown_may_are_cut_with_an_error(
     babbler: Path,
 ) -> None:

@@ -238,7 +238,8 @@ def test_options_that_cannot_be_used_are_named(
         ({"tls_keyfile": str(certificate[1])}, "needs tls_certfile"),
         ({"tls_certfile": str(tmp_path / "none")}, "none: No such file"),
         ({"tls_certfile": str(empty)}, "no certificate and key in PEM"),
-        ({"tls_certfile": str(certificate[0])}, "cert.pem"),
+        ({"tls_certfile": str(certificate[0])}, "cert.pem: a certificate without its private key"),
+        ({"tls_certfile": str(certificate[0])}, "--tls-keyfile"),
         (
             {"tls_certfile": str(certificate[0]), "tls_keyfile": str(other_key)},
             "key values mismatch",
