@@ -16,6 +16,7 @@ from astrai_cli.commands.build import build
 from astrai_cli.commands.chat import chat
 from astrai_cli.commands.config import config
 from astrai_cli.commands.export import export
+from astrai_cli.commands.help import PlainHelpCommand
 from astrai_cli.commands.inspect import inspect
 from astrai_cli.commands.pull import pull
 from astrai_cli.commands.serve import serve
@@ -69,7 +70,7 @@ def _astrai(
 
 
 _COMMANDS = {
-    chat: "astrai chat smollm2-135m",
+    chat: "astrai chat smollm2-135m\n  astrai chat --url http://127.0.0.1:8000 'Name three seas.'",
     serve: "astrai serve smollm2-135m --port 8000",
     pull: "astrai pull smollm2-135m",
     export: "astrai export smollm2-135m --backend cpu -o smollm2",
@@ -81,7 +82,8 @@ _COMMANDS = {
 }
 for command, example in _COMMANDS.items():
     name = command.__name__.replace("_", " ")
-    app.command(name, epilog=f"Example: {example}")(command)
+    # The mark keeps the lines of an example as they are.
+    app.command(name, cls=PlainHelpCommand, epilog=f"\b\nExample:\n  {example}")(command)
 
 
 def main() -> None:

@@ -53,15 +53,15 @@ class ModelList(BaseModel):
     data: list[Entry]
 
     @classmethod
-    def first_id(cls, body: bytes, url: httpx.URL) -> str:
-        """The id of the first model listed. Raises ServerError where there is none."""
+    def ids(cls, body: bytes, url: httpx.URL) -> list[str]:
+        """The ids of the models listed. Raises ServerError where there is none."""
         try:
             listed = cls.model_validate_json(body)
         except ValidationError as error:
             raise ServerError(f"{url}models: is not a list of models") from error
         if not listed.data:
             raise ServerError(f"{url}models: lists no model")
-        return listed.data[0].id
+        return [entry.id for entry in listed.data]
 
 
 def base_url(url: str) -> httpx.URL:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from http import HTTPStatus
 
 import httpx
 
@@ -40,7 +41,7 @@ class RemoteSource:
             timeout=httpx.Timeout(config.read_timeout, connect=CONNECT_SECONDS),
         )
         try:
-            self._model = model or self._first_model()
+            self._model = model or self.list_models()[0]
         except BaseException:
             self._client.close()
             raise
@@ -77,19 +78,20 @@ class RemoteSource:
             raise self._unreachable(error) from error
         yield Ended(reason, usage)
 
+    def list_models(self) -> list[str]:
+        """The ids of the server's models. Raises ServerError where there is none."""
+        try:
+            with self._client.stream("GET", "models") as response:
+                self._check(response)
+                return ModelList.ids(_read(response), self._client.base_url)
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from error
+
     def stats(self) -> Mapping[str, object]:
         return {}
 
     def close(self) -> None:
         self._client.close()
-
-    def _first_model(self) -> str:
-        try:
-            with self._client.stream("GET", "models") as response:
-                self._check(response)
-                return ModelList.first_id(_read(response), self._client.base_url)
-        except httpx.HTTPError as error:
-            raise self._unreachable(error) from error
 
     def _check(self, response: httpx.Response) -> None:
         if response.is_success:
@@ -99,6 +101,8 @@ class RemoteSource:
         except ValueError:
             body = None
         detail = error_text(body) if body else response.reason_phrase
+        if response.status_code == HTTPStatus.UNAUTHORIZED:
+            detail += "; the key is that of --api-key or ASTRAI_API_KEY"
         raise ServerError(f"{response.url}: {response.status_code}: {detail}")
 
     def _unreachable(self, error: httpx.HTTPError) -> ServerError:

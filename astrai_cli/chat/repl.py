@@ -48,7 +48,9 @@ def read_piped_question() -> str:
     except UnicodeDecodeError as error:
         raise InvalidInputError(f"stdin: is not UTF-8 text from byte {error.start} on") from error
     if not question:
-        raise InvalidInputError("stdin: no question to answer")
+        raise InvalidInputError(
+            "stdin: no question to answer; as an argument it comes second, after MODEL"
+        )
     return question
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from astrai_cli.commands.parameters import with_settings
+from astrai_cli.commands.prepare import FILE_HELP
 from astrai_cli.commands.progress import show_progress
 from astrai_cli.errors import InvalidInputError
 from astrai_cli.settings import Settings
@@ -17,7 +18,7 @@ from astrai_cli.settings import Settings
 def export(
     model: Annotated[
         str | None,
-        typer.Argument(metavar="MODEL", help="An alias, a GGUF file, or hf:ORG/REPO/FILE."),
+        typer.Argument(metavar="MODEL", help=f"{FILE_HELP}."),
     ] = None,
     *,
     gguf: Annotated[

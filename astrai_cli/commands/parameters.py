@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -36,7 +36,7 @@ def with_settings(*names: str) -> Callable[[Callable[..., None]], Callable[..., 
             for name, parameter in own.items()
             if name != "settings"
         ]
-        parameters += [_parameter(option) for option in chosen]
+        parameters += [_parameter(option, names) for option in chosen]
         parameters.append(_CONFIG_PARAMETER)
 
         @functools.wraps(command)
@@ -53,15 +53,19 @@ def with_settings(*names: str) -> Callable[[Callable[..., None]], Callable[..., 
     return decorate
 
 
-def _parameter(option: Option) -> inspect.Parameter:
-    """An option as a Typer parameter: a switch, a path so that shells complete files, or text."""
+def _parameter(option: Option, names: Sequence[str]) -> inspect.Parameter:
+    """An option as a Typer parameter: a switch, a path so that shells complete files, or text.
+
+    It stands with the group that the command asked for.
+    """
+    group = next((each for each in option.groups if each in names), option.groups[0])
     flag = f"{option.flag}/--no-{option.flag[2:]}" if option.type is bool else option.flag
     info = typer.Option(
         flag,
         help=_help(option),
         metavar=_metavar(option),
         autocompletion=_completion(option),
-        rich_help_panel=f"{option.groups[0].capitalize()} options",
+        rich_help_panel=f"{group.capitalize()} options",
     )
     kind: Any = option.type if option.type in (Path, bool) else str
     if option.is_repeatable:

@@ -12,9 +12,9 @@ from astrai_cli.config import Config
 if TYPE_CHECKING:
     from astrai_cli.loading import RunnableModel
 
-MODEL_HELP = (
-    "An alias, such as smollm2-135m, a GGUF file, a Hugging Face folder, or an artifact folder."
-)
+PULLED_HELP = "An alias, such as smollm2-135m, or hf:ORG/REPO/FILE"
+FILE_HELP = f"{PULLED_HELP}; a GGUF file or a Hugging Face folder"
+MODEL_HELP = f"{FILE_HELP}; an exported folder."
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)]
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from astrai_cli.commands.parameters import with_settings
+from astrai_cli.commands.prepare import PULLED_HELP
 from astrai_cli.commands.progress import show_progress
 from astrai_cli.settings import Settings
 
@@ -15,9 +16,7 @@ from astrai_cli.settings import Settings
 def pull(
     model: Annotated[
         str,
-        typer.Argument(
-            metavar="MODEL", help="An alias, such as smollm2-135m, or hf:ORG/REPO/FILE."
-        ),
+        typer.Argument(metavar="MODEL", help=f"{PULLED_HELP}."),
     ],
     *,
     settings: Settings,

@@ -9,7 +9,7 @@ from astrai_cli.settings import Settings
 
 @with_settings("model", "limits", "serve")
 def serve(model: ModelArgument, *, settings: Settings) -> None:
-    """Serve a model through the OpenAI protocol until Ctrl-C or SIGTERM."""
+    """Serve a model to OpenAI and Anthropic clients until Ctrl-C or SIGTERM."""
     from astrai_cli.serving.server import run_server
 
     config = settings.config
@@ -19,5 +19,5 @@ def serve(model: ModelArgument, *, settings: Settings) -> None:
         runnable.backend,
         config.limits,
         config.serve,
-        lambda url: print(f"serving {model} at {url}/v1", flush=True),
+        lambda url: print(f"serving {model} at {url} (chat page; API below /v1)", flush=True),
     )

@@ -179,4 +179,4 @@ class LoadClient:
         except httpx.HTTPError as error:
             what = str(error).partition("\n")[0] or type(error).__name__
             raise ServerError(f"{self._client.base_url}: {what}") from error
-        return ModelList.first_id(response.content, self._client.base_url)
+        return ModelList.ids(response.content, self._client.base_url)[0]

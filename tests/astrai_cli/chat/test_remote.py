@@ -98,6 +98,13 @@ def test_a_refusal_is_one_clear_error(body: bytes, message: str) -> None:
         assert str(caught.value).endswith(message)
 
 
+def test_a_refusal_for_want_of_a_key_names_the_option() -> None:
+    with scripted_server(lambda _: [END]) as server:
+        server.status = 401
+        with pytest.raises(ServerError, match=r"401: .*--api-key or ASTRAI_API_KEY"):
+            ask(server.url)
+
+
 def test_nobody_listening_is_one_clear_error() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
