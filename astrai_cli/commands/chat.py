@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -91,7 +91,7 @@ def _prepare(model: str, config: Config) -> RunnableModel:
     try:
         return prepare(model, config)
     except ModelFileError as error:
-        if Path(model).exists():
+        if os.path.exists(model):
             raise
         hint = "the first argument is the MODEL, the second the QUESTION"
         raise ModelFileError(f"{error}; {hint}") from error

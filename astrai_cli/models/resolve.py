@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from pathlib import Path
 
 from astrai_cli.artifact import (
@@ -33,9 +34,10 @@ def resolve_model_file(model: str, cache_dir: Path, progress: Progress) -> Path:
     if model in ALIASES or model.startswith(HUB_PREFIX):
         return pull(model, cache_dir, progress)
     path = Path(model)
-    if path.is_dir() and not is_model_folder(path):
+    # Unlike pathlib's own, these take a name too long for a file for one that is not there.
+    if os.path.isdir(path) and not is_model_folder(path):
         raise ModelFileError(f"{model} is a folder without a model: it has no {CONFIG_NAME}")
-    if not path.exists():
+    if not os.path.exists(path):
         raise ModelFileError(
             f"{model}: no such file, and not one of the models known by name: "
             f"{', '.join(ALIASES)}, {HUB_PREFIX}ORG/REPO/FILE"
@@ -57,7 +59,7 @@ def resolve_artifact(
     Raises ArtifactError, ModelFileError, DownloadError, BackendUnavailableError.
     """
     path = Path(model)
-    if model not in ALIASES and path.is_dir() and not is_model_folder(path):
+    if model not in ALIASES and os.path.isdir(path) and not is_model_folder(path):
         artifact = Artifact.open(path)
         if backend not in (None, artifact.manifest.backend):
             raise ArtifactError(
