@@ -16,14 +16,20 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from tokenizers import Tokenizer
 
 from astrai_cli.config import ExportConfig
-from astrai_cli.errors import ArtifactError, InvalidInputError
+from astrai_cli.errors import ArtifactError
 from astrai_cli.files import partial_folder, sha256_of, sync, sync_folder
 from astrai_cli.models.draft_spec import DraftFile, DraftSpec, open_draft
 from astrai_cli.models.source import open_source, open_vision
 from astrai_cli.models.spec import ModelSpec
 from astrai_cli.models.tokenizer import SpecialTokens
 from astrai_cli.models.vision_spec import VisionSpec
-from backends.base import EXPORTED_VISION_PATCHES, Progress, get_backend, vision_patch_limit
+from backends.base import (
+    EXPORTED_VISION_PATCHES,
+    Progress,
+    check_options,
+    get_backend,
+    vision_patch_limit,
+)
 
 log = logging.getLogger(__name__)
 
@@ -250,16 +256,12 @@ def export_model(
     Raises ModelFileError, ArtifactError, BackendUnavailableError, InvalidInputError.
     """
     backend = get_backend(backend_name)
+    check_options(backend, options)
     if options.max_seq_len is not None:
         log.warning(
             "--max-seq-len %d is ignored: an export has the model's own context, and "
             "--max-context bounds it when it runs",
             options.max_seq_len,
-        )
-    if options.draft_gguf is not None and not backend.exports_drafts:
-        raise InvalidInputError(
-            f"the {backend_name} backend exports no drafts, so it takes no draft_gguf",
-            param="draft_gguf",
         )
     with create_artifact(target, overwrite=overwrite) as folder:
         progress("reading the model file", 0.0)

@@ -19,6 +19,7 @@ from backends.base import (
     EXPORTED_STEP_TOKENS,
     EXPORTED_VISION_PATCHES,
     Progress,
+    check_options,
     get_backend,
 )
 
@@ -70,6 +71,7 @@ def open_engine(
     backend = get_backend(model.backend)
     if reason := backend.unavailable():
         raise BackendUnavailableError(reason)
+    check_options(backend, limits)
     text = TextModel.read(model.source, limits.hf_tokenizer)
     executor = backend.open(model.source, limits)
     try:

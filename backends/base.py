@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel
 
 from astrai_cli.errors import BackendUnavailableError, InvalidInputError, install_command
 
@@ -198,16 +199,22 @@ class Executor(Protocol):
         """Free everything; calling it again does nothing."""
 
 
+OWN_OPTIONS = frozenset(
+    {"activation_dtype", "device", "draft_gguf", "format", "forward_sizes", "kv_dtype", "logits"}
+)
+"""Options of the export and limits groups that only some backends take."""
+
+
 class Backend(Protocol):
     """One folder under `backends/` (or a third party's package): how to make and run artifacts.
 
     runs_model_files: `open` takes a GGUF file as it is, and there is nothing to export.
-    exports_drafts: an artifact can have a block draft.
+    own_options: those of OWN_OPTIONS that it takes.
     """
 
     name: str
     runs_model_files: bool
-    exports_drafts: bool
+    own_options: frozenset[str]
 
     def unavailable(self) -> str | None:
         """Why the backend cannot run here, with the command that mends it; None if it can."""
@@ -308,6 +315,14 @@ def get_backend(name: str) -> Backend:
             return backend
     known = ", ".join(backend_names())
     raise BackendUnavailableError(f"no backend called {name!r}; there are: {known}")
+
+
+def check_options(backend: Backend, options: BaseModel) -> None:
+    """Raises InvalidInputError for one of OWN_OPTIONS that was set and the backend lacks."""
+    defaults = type(options)()
+    for name in sorted(OWN_OPTIONS - backend.own_options):
+        if getattr(options, name, None) != getattr(defaults, name, None):
+            raise InvalidInputError(f"the {backend.name} backend takes no {name}", param=name)
 
 
 def missing_package(backend: str, package: str | None) -> BackendUnavailableError:

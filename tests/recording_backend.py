@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from backends.base import Progress
+from backends.base import OWN_OPTIONS, Progress
 
 
 class RecordingBackend:
     """Writes one small file and counts its exports; `fail` is raised half-way through."""
 
     name = "recording"
-    exports_drafts = True
+    own_options = OWN_OPTIONS
 
     def __init__(self) -> None:
         self.exports = 0

@@ -19,7 +19,7 @@ class CpuBackend:
 
     name = "cpu"
     runs_model_files = False
-    exports_drafts = True
+    own_options = frozenset({"draft_gguf", "kv_dtype"})
 
     def unavailable(self) -> str | None:
         try:

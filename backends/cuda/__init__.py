@@ -14,7 +14,7 @@ class CudaBackend:
 
     name = "cuda"
     runs_model_files = False
-    exports_drafts = True
+    own_options = frozenset({"activation_dtype", "device", "draft_gguf", "forward_sizes", "logits"})
 
     def unavailable(self) -> str | None:
         return None if find_spec("torch") else str(missing_package(self.name, "torch"))

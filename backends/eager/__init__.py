@@ -15,7 +15,7 @@ class EagerBackend:
 
     name = "eager"
     runs_model_files = True
-    exports_drafts = False
+    own_options = frozenset({"draft_gguf", "kv_dtype"})
 
     def unavailable(self) -> str | None:
         return None if find_spec("torch") else str(missing_package(self.name, "torch"))

@@ -15,7 +15,7 @@ class MlxBackend:
 
     name = "mlx"
     runs_model_files = False
-    exports_drafts = True
+    own_options = frozenset({"activation_dtype", "draft_gguf", "format"})
 
     def unavailable(self) -> str | None:
         for package in ("mlx", "mlx_lm"):

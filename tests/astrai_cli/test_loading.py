@@ -11,10 +11,11 @@ from recording_backend import RecordingBackend
 from tiny_models import tiny_gguf
 
 import astrai_cli
-from astrai_cli.artifact import Artifact
+from astrai_cli.artifact import Artifact, export_model
 from astrai_cli.commands.prepare import prepare
 from astrai_cli.config import Config, ExportConfig, LimitsConfig, ModelConfig
 from astrai_cli.errors import BackendUnavailableError, InvalidInputError, ModelFileError
+from astrai_cli.loading import RunnableModel, open_engine
 
 
 def test_load_runs_a_model_file(parrot: Path) -> None:
@@ -83,3 +84,23 @@ def test_smaller_images_need_no_artifact_of_their_own(
     assert recording_backend.exports == 1
     assert most_patches(20000) == 20000
     assert recording_backend.exports == 2
+
+
+@pytest.mark.parametrize(
+    ("backend", "limits"),
+    [
+        ("eager", {"device": "cuda"}),
+        ("mlx", {"kv_dtype": "float32"}),
+        ("cuda", {"kv_dtype": "float32"}),
+    ],
+)
+def test_options_that_a_backend_lacks_are_refused(
+    tmp_path: Path, backend: str, limits: dict[str, str]
+) -> None:
+    (name,) = limits
+    model = RunnableModel(tiny_gguf(tmp_path), backend)
+    with pytest.raises(InvalidInputError, match=f"the {backend} backend takes no {name}"):
+        open_engine(model, LimitsConfig.model_validate(limits))
+    with pytest.raises(InvalidInputError, match="the cpu backend takes no format"):
+        export_model(model.source, tmp_path / "out", "cpu", ExportConfig(format="pte"), print)
+    assert not (tmp_path / "out").exists()
