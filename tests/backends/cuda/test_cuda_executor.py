@@ -305,7 +305,8 @@ def test_what_just_fits(export: Any) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_device_that_is_not_there(export: Any) -> None:
-    with pytest.raises(BackendUnavailableError, match=r"device is cuda, but .* --device cpu runs without"):
+    refusal = r"device is cuda, but .* --device cpu runs without"
+    with pytest.raises(BackendUnavailableError, match=refusal):
         load(export(Q4_K_M), backend="cuda", device="cuda")
     with pytest.raises(BackendUnavailableError, match="device is cuda, but"):
         get_backend("cuda").build(lambda what, done: None)
