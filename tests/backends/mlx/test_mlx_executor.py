@@ -157,7 +157,7 @@ def test_without_the_packages(export: Any, monkeypatch: pytest.MonkeyPatch, pack
         if name.startswith(("backends.mlx.", "mlx_lm")):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(BackendUnavailableError, match=r"pip install 'astrai\[mlx\]'"):
+    with pytest.raises(BackendUnavailableError, match=r"pip install '\.\[mlx\]'"):
         get_backend("mlx").open(artifact, LimitsConfig())
 
 
