@@ -177,7 +177,8 @@ def test_a_session_in_use_is_not_ended_and_a_full_table_is_told(server: ServerPr
         body |= {"stream": False, "max_tokens": 1, "session_id": "d"}
         full = http.post("/v1/chat/completions", json=body)
         assert (full.status_code, full.json()["error"]["code"]) == (429, "overloaded")
-        assert int(full.headers["retry-after"]) >= 1
+        # All of them stay, however long a client waits.
+        assert "retry-after" not in full.headers
 
 
 def test_idle_sessions_give_way_where_that_is_wanted(smollm2: RunnableModel) -> None:
