@@ -18,5 +18,5 @@ def test_export_names_the_package_and_the_extra(
     monkeypatch.delitem(sys.modules, "backends.cpu.export", raising=False)
     # None in the place of a module makes importing it fail.
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(BackendUnavailableError, match=r"'torch'.*'astrai\[cpu\]'"):
+    with pytest.raises(BackendUnavailableError, match=r"'torch'.*'\.\[cpu\]'"):
         get_backend("cpu").export(tmp_path, tmp_path, ExportConfig(), lambda what, done: None)
