@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +12,14 @@ from astrai_cli.artifact import Artifact
 from astrai_cli.config import LimitsConfig
 from astrai_cli.errors import ArtifactError, ExecutionError, InvalidInputError, ModelFileError
 from astrai_cli.files import sha256_of
-from astrai_cli.models.vision_spec import VisionSpec
+from astrai_cli.models.source import VisionSource
+from astrai_cli.models.vision_spec import POSITION_TABLE, VisionSpec, vision_tensors
 from backends.base import vision_patch_limit
+from backends.numbers import NumberType
+from backends.shards import PlannedTensor, ShardWriter
 
 POSITIONS_NAME = "pos_embed.bin"
+VISION_NAME = "vision.safetensors"
 
 Rows = NDArray[np.float32]
 
@@ -45,6 +50,19 @@ def max_patches(artifact: Artifact, limits: LimitsConfig) -> int:
     if vision is None:
         return 0
     return min(vision_patch_limit(limits.max_vision_patches), vision.max_patches)
+
+
+def write_tower(
+    tower: VisionSource, target: Path, numbers: NumberType, metadata: Mapping[str, str]
+) -> None:
+    """Write a tower's tensors, all of one number type, under GGUF's names, and its positions."""
+    shapes = vision_tensors(tower.spec)
+    del shapes[POSITION_TABLE]
+    planned = [PlannedTensor(name, numbers.kind, shape) for name, shape in shapes.items()]
+    with ShardWriter(target / VISION_NAME, planned, metadata) as writer:
+        for name in shapes:
+            writer.write(name, 0, numbers.encode(tower.get(name), name))
+    write_positions(target, tower.get(POSITION_TABLE))
 
 
 def write_positions(folder: Path, table: Rows) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from astrai_cli.errors import ModelFileError
 from astrai_cli.models.architectures import read_draft_layers, tensors_of_layers
-from astrai_cli.models.gguf import GGUFFile, can_dequantize, to_float32
+from astrai_cli.models.gguf import GGUFFile, can_dequantize
 from astrai_cli.models.gguf_header import TensorInfo
 from astrai_cli.models.metadata import Metadata
 from astrai_cli.models.source import ModelSource
@@ -61,11 +61,7 @@ class DraftFile(GGUFFile):
 
         Raises ModelFileError for an unknown name and for values that are not finite.
         """
-        tensor = self.tensor(name)
-        values = to_float32(self.blocks(name), tensor.type).reshape(tensor.shape)
-        if not np.isfinite(values).all():
-            raise ModelFileError(f"{self.path}: tensor {name!r} holds values not finite")
-        return values
+        return self.finite(name)
 
     def check_target(self, target: ModelSource) -> None:
         """Raises ModelFileError where the draft is not one of this target."""

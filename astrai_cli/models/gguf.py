@@ -74,6 +74,17 @@ class GGUFFile(Closing):
         flat = np.frombuffer(self._file, np.uint8, tensor.n_bytes, tensor.offset)
         return flat.reshape(n_rows, -1)
 
+    def finite(self, name: str) -> NDArray[np.float32]:
+        """A tensor as float32, in its shape.
+
+        Raises ModelFileError for an unknown name and for values that are not finite.
+        """
+        tensor = self.tensor(name)
+        values = to_float32(self.blocks(name), tensor.type).reshape(tensor.shape)
+        if not np.isfinite(values).all():
+            raise ModelFileError(f"{self.path}: tensor {name!r} holds values not finite")
+        return values
+
     def close(self) -> None:
         try:
             self._file.close()

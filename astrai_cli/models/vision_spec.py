@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from astrai_cli.errors import ModelFileError
-from astrai_cli.models.gguf import GGUFFile, can_dequantize, to_float32
+from astrai_cli.models.gguf import GGUFFile, can_dequantize
 from astrai_cli.models.gguf_header import TensorInfo
 from astrai_cli.models.metadata import Metadata
 from astrai_cli.models.spec import MUSE_GLIMMER
@@ -80,14 +80,11 @@ class VisionFile(GGUFFile):
 
         Raises ModelFileError for an unknown name and for values that are not finite.
         """
-        tensor = self.tensor(name)
-        values = to_float32(self.blocks(name), tensor.type).reshape(tensor.shape)
-        if not np.isfinite(values).all():
-            raise ModelFileError(f"{self.path}: tensor {name!r} holds values not finite")
+        values = self.finite(name)
         if not _ROTARY_ROWS.fullmatch(name):
             return values
         heads = values.reshape(self.spec.n_heads, self.spec.head_width, -1)
-        return np.concatenate([heads[:, 0::2], heads[:, 1::2]], axis=1).reshape(tensor.shape)
+        return np.concatenate([heads[:, 0::2], heads[:, 1::2]], axis=1).reshape(values.shape)
 
     def _check_tensors(self) -> None:
         expected = vision_tensors(self.spec)

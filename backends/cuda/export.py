@@ -22,8 +22,7 @@ from astrai_cli.config import ExportConfig
 from astrai_cli.errors import InvalidInputError
 from astrai_cli.models.architectures import ROPE_FACTORS
 from astrai_cli.models.draft_spec import open_draft
-from astrai_cli.models.source import VisionSource, open_source, open_vision
-from astrai_cli.models.vision_spec import POSITION_TABLE, vision_tensors
+from astrai_cli.models.source import open_source, open_vision
 from astrai_cli.models.weights import TensorSource, Weights
 from backends.affine import (
     SUPERBLOCK,
@@ -34,12 +33,11 @@ from backends.affine import (
     repack,
 )
 from backends.artifact_draft import write_draft
-from backends.artifact_vision import write_positions
+from backends.artifact_vision import write_tower
 from backends.base import EXPORTED_CELLS, EXPORTED_STEP_TOKENS, Progress
 from backends.numbers import NUMBER_TYPES, NumberType
 from backends.shards import PlannedTensor, ShardWriter, row_ranges, split_into_shards
 
-VISION_NAME = "vision.safetensors"
 SHARD_PATTERN = "model-*.safetensors"
 _HALF = NUMBER_TYPES["float16"]
 _METADATA = {"format": "pt"}
@@ -147,7 +145,8 @@ def export_model(
     ):
         stored = WeightWriter(model.weights, numbers, progress).write(target)
         if tower is not None:
-            _write_tower(tower, target, numbers, progress)
+            progress("writing the vision tower", 0.9)
+            write_tower(tower, target, numbers, _METADATA)
         if draft is not None:
             progress("writing the draft", 0.95)
             write_draft(draft, target, numbers, _METADATA)
@@ -168,19 +167,6 @@ def _bounds(options: ExportConfig) -> dict[str, Any]:
         "max_cells": options.max_cells or EXPORTED_CELLS,
         "logits": options.logits,
     }
-
-
-def _write_tower(
-    tower: VisionSource, target: Path, numbers: NumberType, progress: Progress
-) -> None:
-    shapes = vision_tensors(tower.spec)
-    del shapes[POSITION_TABLE]
-    planned = [PlannedTensor(name, numbers.kind, shape) for name, shape in shapes.items()]
-    progress("writing the vision tower", 0.9)
-    with ShardWriter(target / VISION_NAME, planned, _METADATA) as writer:
-        for name in shapes:
-            writer.write(name, 0, numbers.encode(tower.get(name), name))
-    write_positions(target, tower.get(POSITION_TABLE))
 
 
 def _parts(name: str) -> Sequence[str]:

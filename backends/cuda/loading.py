@@ -21,9 +21,9 @@ from astrai_cli.models.vision import VisionTower
 from astrai_cli.models.vision_spec import POSITION_TABLE, VisionSpec, vision_tensors
 from backends.affine import SUPERBLOCK
 from backends.artifact_draft import DRAFT_NAME
-from backends.artifact_vision import read_positions
+from backends.artifact_vision import VISION_NAME, read_positions
 from backends.cuda.decoder import DeviceBlock, Float32Head
-from backends.cuda.export import SHARD_PATTERN, VISION_NAME
+from backends.cuda.export import SHARD_PATTERN
 from backends.cuda.matrices import PackedEmbedding, PackedLinear, PackedMatrix
 
 _DTYPES: Mapping[str, torch.dtype] = {

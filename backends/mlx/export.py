@@ -16,14 +16,13 @@ from numpy.typing import NDArray
 from astrai_cli.config import ExportConfig
 from astrai_cli.models.draft_spec import open_draft
 from astrai_cli.models.hf import CONFIG_NAME, INDEX_NAME, WEIGHTS_NAME
-from astrai_cli.models.source import ModelSource, VisionSource, open_source, open_vision
+from astrai_cli.models.source import ModelSource, open_source, open_vision
 from astrai_cli.models.spec import ModelSpec
 from astrai_cli.models.tokenizer import SpecialTokens
-from astrai_cli.models.vision_spec import POSITION_TABLE, vision_tensors
 from astrai_cli.models.weights import Weights
 from backends.affine import GROUP, bits_of, is_exact, repack, round_rows
 from backends.artifact_draft import write_draft
-from backends.artifact_vision import write_positions
+from backends.artifact_vision import write_tower
 from backends.base import Progress
 from backends.mlx.architecture import MlxModel, MlxTensor, describe
 from backends.numbers import NUMBER_TYPES, NumberType
@@ -35,7 +34,6 @@ from backends.shards import (
     split_into_shards,
 )
 
-VISION_NAME = "vision.safetensors"
 _FLOATS = frozenset({GGMLQuantizationType.F32, GGMLQuantizationType.F16, GGMLQuantizationType.BF16})
 _METADATA = {"format": "mlx"}
 
@@ -184,23 +182,12 @@ def export_model(
         write_json(target / "tokenizer_config.json", _tokenizer_config(model, tokens))
         details = {"activation_dtype": numbers.name, "weights": exporter.write(target)}
         if tower is not None:
-            write_tower(tower, target, numbers, progress)
+            progress("writing the vision tower", 0.9)
+            write_tower(tower, target, numbers, _METADATA)
         if draft is not None:
             progress("writing the draft", 0.95)
             write_draft(draft, target, numbers, _METADATA)
     return details
-
-
-def write_tower(tower: VisionSource, target: Path, numbers: NumberType, progress: Progress) -> None:
-    """Write `vision.safetensors`, under GGUF's names, and the table of positions."""
-    shapes = vision_tensors(tower.spec)
-    del shapes[POSITION_TABLE]
-    planned = [PlannedTensor(name, numbers.kind, shape) for name, shape in shapes.items()]
-    progress("writing the vision tower", 0.9)
-    with ShardWriter(target / VISION_NAME, planned, _METADATA) as writer:
-        for name in shapes:
-            writer.write(name, 0, numbers.encode(tower.get(name), name))
-    write_positions(target, tower.get(POSITION_TABLE))
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:

@@ -19,8 +19,7 @@ from astrai_cli.models.vision_spec import (
     normalised,
     vision_tensors,
 )
-from backends.artifact_vision import read_positions
-from backends.mlx.export import VISION_NAME
+from backends.artifact_vision import VISION_NAME, read_positions
 
 # Queries that attend at once: their scores against all patches are in memory.
 QUERIES_AT_ONCE = 1024
