@@ -64,7 +64,7 @@ ALL_TOKENS = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """How an executor draws the token behind a sequence's last row, where it does so itself.
+    """How an executor draws a token from a row of logits, where it does so itself.
 
     By the order and the rules of `engine.sampling`: the changes, one after the other; then
     at temperature 0 the largest logit; otherwise temperature, top_k (1 … the executor's
@@ -91,8 +91,8 @@ class SequenceStep:
     logit_rows: how many of the last rows' logits are wanted, 0 … n.
     embeddings: in the order of their offsets, without overlap, inside the n tokens; none
         where the executor has no vision tower.
-    draw: gives the last row's token in place of its logits, which are then the one row
-        wanted; None where the executor has no max_top_k.
+    draws: one for each of those rows, in whose place the tokens drawn are given; none where
+        the logits are wanted, and where the executor has no max_top_k.
     """
 
     tokens: NDArray[np.int32]
@@ -100,7 +100,7 @@ class SequenceStep:
     pages: NDArray[np.int32]
     logit_rows: int = 1
     embeddings: tuple[EmbeddingSpan, ...] = ()
-    draw: Draw | None = None
+    draws: tuple[Draw, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,20 +119,28 @@ def _check_sequence(index: int, sequence: SequenceStep, page_size: int, info: Ex
         raise InvalidInputError(
             f"sequence {index} wants {sequence.logit_rows} rows of logits of its {count} tokens"
         )
-    draw = sequence.draw
-    if draw is not None and not (sequence.logit_rows == 1 and draw.top_k <= info.max_top_k):
-        raise InvalidInputError(
-            f"sequence {index} draws from {sequence.logit_rows} rows with top_k {draw.top_k}; "
-            f"it must be 1 row and at most {info.max_top_k}"
-        )
-    if draw is not None and draw.changes and not info.changes_logits:
-        raise InvalidInputError(f"sequence {index} changes logits, which this executor does not")
+    if sequence.draws:
+        _check_draws(index, sequence, info)
     needed = -(-end // page_size)
     if len(sequence.pages) < needed:
         raise InvalidInputError(
             f"sequence {index} has {len(sequence.pages)} pages of {page_size} for {end} positions; "
             f"it needs {needed}"
         )
+
+
+def _check_draws(index: int, sequence: SequenceStep, info: ExecutorInfo) -> None:
+    if len(sequence.draws) != sequence.logit_rows:
+        raise InvalidInputError(
+            f"sequence {index} has {len(sequence.draws)} draws for {sequence.logit_rows} rows"
+        )
+    top_k = max(draw.top_k for draw in sequence.draws)
+    if top_k > info.max_top_k:
+        raise InvalidInputError(
+            f"sequence {index} draws with top_k {top_k}; it must be at most {info.max_top_k}"
+        )
+    if not info.changes_logits and any(draw.changes for draw in sequence.draws):
+        raise InvalidInputError(f"sequence {index} changes logits, which this executor does not")
 
 
 def _check_embeddings(index: int, sequence: SequenceStep, info: ExecutorInfo) -> None:

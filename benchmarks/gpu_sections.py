@@ -317,15 +317,15 @@ def _decode_step(n: int, context: int) -> Step:
     n_pages = _padded(context) // PAGE_SIZE
     pages = np.arange(n * n_pages, dtype=np.int32).reshape(n, -1)
     token = np.ones(1, dtype=np.int32)
-    draw = Draw(0.0)
-    return Step([SequenceStep(token, context - 1, own, 1, draw=draw) for own in pages], PAGE_SIZE)
+    draws = (Draw(0.0),)
+    return Step([SequenceStep(token, context - 1, own, 1, draws=draws) for own in pages], PAGE_SIZE)
 
 
 def _prefill_step(n: int, n_tokens: int) -> Step:
     n_pages = _padded(n_tokens) // PAGE_SIZE
     pages = np.arange(n * n_pages, dtype=np.int32).reshape(n, -1)
     tokens = np.ones(n_tokens, dtype=np.int32)
-    return Step([SequenceStep(tokens, 0, own, 1, draw=Draw(0.0)) for own in pages], PAGE_SIZE)
+    return Step([SequenceStep(tokens, 0, own, 1, draws=(Draw(0.0),)) for own in pages], PAGE_SIZE)
 
 
 def _padded(cells: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,12 +117,13 @@ class GenerationTask(Task):
     def _logit_rows(self, n: int) -> int:
         return 1 + self.n_drafted if n == self.n_pending + self.n_drafted else 0
 
-    def _draw(self, info: ExecutorInfo) -> Draw | None:
+    def _draws(self, info: ExecutorInfo) -> tuple[Draw, ...]:
         if self._n_logprobs is not None:
-            return None
-        return self._pipeline.draw(self.n_known - self.n_prompt, info)
+            return ()
+        guesses = self.history[self.n_known : self.n_known + self.n_drafted].tolist()
+        return self._pipeline.draws(self.n_known - self.n_prompt, guesses, info)
 
-    def _accept(self, logits: NDArray[np.float32], drawn: int | None) -> None:
+    def _accept(self, logits: NDArray[np.float32], drawn: Sequence[int]) -> None:
         """Take the next token, and as long as it is the guessed one, the one behind it."""
         first = self.n_known
         guesses = self.history[first : first + self.n_drafted].tolist()
@@ -131,7 +132,7 @@ class GenerationTask(Task):
         logprobs: list[TokenLogprob] = []
         while True:
             row = self.n_known - first
-            token_id = self._sample(logits[row]) if drawn is None else self._observe(drawn)
+            token_id = self._observe(drawn[row]) if drawn else self._sample(logits[row])
             texts.append(self._take(token_id))
             if self._n_logprobs is not None and token_id not in self._end_ids:
                 logprobs.append(token_logprob(logits[row], token_id, self._n_logprobs))
@@ -194,7 +195,7 @@ class ScoringTask(Task):
     def _logit_rows(self, n: int) -> int:
         return n
 
-    def _accept(self, logits: NDArray[np.float32], drawn: int | None) -> None:
+    def _accept(self, logits: NDArray[np.float32], drawn: Sequence[int]) -> None:
         self.logits[self.n_computed - len(logits) : self.n_computed] = logits
         self._n_scored = max(self._n_scored, self.n_computed)
         if not self.n_pending:

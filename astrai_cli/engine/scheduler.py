@@ -14,6 +14,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from itertools import islice
 from math import inf
 from typing import Any
 
@@ -290,12 +291,12 @@ class InferenceScheduler:
         self._stats.record_step(seconds, n_prefilled, n_decoded)
         row, drawn = 0, iter(output.tokens)
         for (task, n), sequence in zip(shares, sequences, strict=True):
-            token = None if sequence.draw is None else next(drawn)
-            n_rows = sequence.logit_rows if token is None else 0
+            tokens = tuple(islice(drawn, len(sequence.draws)))
+            n_rows = 0 if tokens else sequence.logit_rows
             rows = output.logits[row : row + n_rows]
             row += n_rows
             try:
-                task.advance(n, rows, token)
+                task.advance(n, rows, tokens)
             except Exception as error:
                 logger.exception("task %d failed", task.id)
                 task.end("error", _as_execution_error(error))

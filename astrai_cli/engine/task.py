@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from math import inf
 
@@ -179,7 +179,7 @@ class Task(ABC):
             view.pages,
             n_rows,
             () if self._image is None else self._image.spans(start, n),
-            self._draw(info) if n_rows == 1 else None,
+            self._draws(info) if n_rows else (),
         )
 
     def append(self, token_id: int) -> None:
@@ -188,14 +188,14 @@ class Task(ABC):
         self.n_known += 1
         self.state = TaskState.DECODING
 
-    def advance(self, n: int, logits: NDArray[np.float32], drawn: int | None = None) -> None:
+    def advance(self, n: int, logits: NDArray[np.float32], drawn: Sequence[int] = ()) -> None:
         """Take note that n tokens were run and gave these logits [asked for, vocabulary].
 
-        drawn: the token that the executor drew instead. Raises whatever the sink does, and
+        drawn: the tokens that the executor drew instead. Raises whatever the sink does, and
         ExecutionError where the logits are unusable.
         """
         self.n_computed += n - self.n_drafted
-        if drawn is not None or len(logits):
+        if len(drawn) or len(logits):
             self._accept(logits, drawn)
 
     def end(self, reason: FinishReason, error: AstraiError | None = None) -> None:
@@ -224,14 +224,14 @@ class Task(ABC):
         """Send the sink its Finish."""
         self._sink(self.finish())
 
-    def _draw(self, info: ExecutorInfo) -> Draw | None:
-        """How the executor may draw the next token; None where its logits are wanted."""
-        return None
+    def _draws(self, info: ExecutorInfo) -> tuple[Draw, ...]:
+        """How the executor may draw from the rows wanted; none where those are wanted."""
+        return ()
 
     @abstractmethod
     def _logit_rows(self, n: int) -> int:
         """How many of the next n tokens' logits this task wants, the last ones."""
 
     @abstractmethod
-    def _accept(self, logits: NDArray[np.float32], drawn: int | None) -> None:
-        """Use the logits that were wanted, or the token that was drawn from them."""
+    def _accept(self, logits: NDArray[np.float32], drawn: Sequence[int]) -> None:
+        """Use the logits that were wanted, or the tokens that were drawn from them."""

@@ -226,11 +226,11 @@ def _fetch(logits: Tensor, step: Step) -> StepOutput:
 
     This is where the host waits for the device.
     """
-    draws = [each.draw for each in step.sequences if each.draw is not None]
+    draws = [draw for each in step.sequences for draw in each.draws]
     if not draws:
         return StepOutput(logits.cpu().numpy())
     is_drawn = np.repeat(
-        [each.draw is not None for each in step.sequences],
+        [len(each.draws) > 0 for each in step.sequences],
         [each.logit_rows for each in step.sequences],
     )
     order = upload(np.argsort(~is_drawn, kind="stable"), logits.device)

@@ -99,7 +99,7 @@ class MlxExecutor:
         model = self._open_model()
         packed = pack(step, self._info, 0 if self._pool is None else self._pool.n_cells)
         drawn, others = _split_rows(step)
-        draws = [each.draw for each in step.sequences if each.draw is not None]
+        draws = [draw for each in step.sequences for draw in each.draws]
         try:
             rows = model(_on_device(step, packed, self._info.spec)).astype(mx.float32)
             if self._draft is not None:
@@ -186,7 +186,7 @@ def _split_rows(step: Step) -> tuple[mx.array, mx.array]:
     row = 0
     for each in step.sequences:
         rows = range(row, row + each.logit_rows)
-        (others if each.draw is None else drawn).extend(rows)
+        (drawn if each.draws else others).extend(rows)
         row = rows.stop
     return mx.array(drawn, mx.int32), mx.array(others, mx.int32)
 

@@ -22,8 +22,8 @@ class BaseLogitStrategy(ABC):
         """Change logits [vocabulary] in place."""
 
     @abstractmethod
-    def change(self) -> LogitChange:
-        """What `apply` does now, for an executor to do."""
+    def change(self, guesses: Sequence[int] = ()) -> LogitChange:
+        """What `apply` would do once these had been observed too, for an executor to do."""
 
     def observe(self, token_id: int) -> None:  # noqa: B027 (most strategies have no memory)
         """Take note of the answer's next token."""
@@ -44,10 +44,10 @@ class RepetitionPenaltyStrategy(BaseLogitStrategy):
         seen = logits[self._ids]
         logits[self._ids] = np.where(seen > 0, seen / self._penalty, seen * self._penalty)
 
-    def change(self) -> LogitChange:
-        return LogitChange(
-            self._ids, float(self._penalty), np.zeros(len(self._ids), dtype=np.float32)
-        )
+    def change(self, guesses: Sequence[int] = ()) -> LogitChange:
+        new = [token_id for token_id in dict.fromkeys(guesses) if token_id not in self._seen]
+        ids = np.append(self._ids, np.array(new, dtype=np.int64))
+        return LogitChange(ids, float(self._penalty), np.zeros(len(ids), dtype=np.float32))
 
     def observe(self, token_id: int) -> None:
         if token_id not in self._seen:
@@ -71,8 +71,15 @@ class OccurrencePenaltyStrategy(BaseLogitStrategy):
     def apply(self, logits: NDArray[np.float32]) -> None:
         logits[self._ids] -= self._presence + self._frequency * self._counts
 
-    def change(self) -> LogitChange:
-        return LogitChange(self._ids, 1.0, -(self._presence + self._frequency * self._counts))
+    def change(self, guesses: Sequence[int] = ()) -> LogitChange:
+        if not guesses:
+            return LogitChange(self._ids, 1.0, -(self._presence + self._frequency * self._counts))
+        later = OccurrencePenaltyStrategy(float(self._presence), float(self._frequency))
+        later._places = dict(self._places)
+        later._ids, later._counts = self._ids, self._counts.copy()
+        for token_id in guesses:
+            later.observe(token_id)
+        return later.change()
 
     def observe(self, token_id: int) -> None:
         place = self._places.setdefault(token_id, len(self._ids))
@@ -92,5 +99,5 @@ class LogitBiasStrategy(BaseLogitStrategy):
     def apply(self, logits: NDArray[np.float32]) -> None:
         logits[self._ids] += self._bias
 
-    def change(self) -> LogitChange:
+    def change(self, guesses: Sequence[int] = ()) -> LogitChange:
         return LogitChange(self._ids, 1.0, self._bias)

@@ -72,16 +72,23 @@ class SamplingPipeline:
         draw = _draw_of(params, greedy)
         return cls(logit_strategies, strategies, seed, greedy=greedy, draw=draw)
 
-    def draw(self, index: int, info: ExecutorInfo) -> Draw | None:
-        """How an executor may draw the answer's token number `index`; None where it cannot.
+    def draws(self, index: int, guesses: Sequence[int], info: ExecutorInfo) -> tuple[Draw, ...]:
+        """How an executor may draw the answer's token number `index`; none where it cannot.
 
-        What it draws is to be told to `observe`.
+        After that, how it may draw the token behind each of the guesses, if those before it
+        are right. What counts of the tokens drawn is to be told to `observe`.
         """
         draw = self._draw_there
         if draw.top_k > info.max_top_k or (self._logit_strategies and not info.changes_logits):
-            return None
-        changes = tuple(strategy.change() for strategy in self._logit_strategies)
-        return replace(draw, uniform=uniform(self._seed, index), changes=changes)
+            return ()
+        return tuple(
+            replace(
+                draw,
+                uniform=uniform(self._seed, index + row),
+                changes=tuple(each.change(guesses[:row]) for each in self._logit_strategies),
+            )
+            for row in range(1 + len(guesses))
+        )
 
     def observe(self, token_id: int) -> None:
         """Take note of a token of the answer that was drawn elsewhere."""

@@ -66,7 +66,7 @@ def mixed(executor: Executor) -> Step:
     ]
     pages = np.arange(8, dtype=np.int32)
     answers = [
-        SequenceStep(random_tokens(1, n), 0, pages[[n]], 1, draw=draw)
+        SequenceStep(random_tokens(1, n), 0, pages[[n]], 1, draws=(draw,))
         for n, draw in enumerate(draws)
     ]
     prompts = [
@@ -175,8 +175,8 @@ def test_the_host_waits_once_in_a_step(executor: Executor) -> None:
     steps = [
         mixed(executor),
         one_token_each(5),
-        one_token_each(5, draw=Draw(0.0)),
-        one_token_each(3, draw=Draw(1.0, 50, 0.9, 0.05, 0.4)),
+        one_token_each(5, draws=(Draw(0.0),)),
+        one_token_each(3, draws=(Draw(1.0, 50, 0.9, 0.05, 0.4),)),
         one_token_each(70),
     ]
     for step in steps:
@@ -208,7 +208,7 @@ def test_an_export_for_logits_draws_nothing(export: Any, open_cuda: OpenCuda) ->
     with closing(open_cuda(export(Q4_K_M, logits=True))) as executor:
         executor.allocate(CELLS)
         with pytest.raises(InvalidInputError, match="at most 0"):
-            executor.step(one_token_each(1, draw=Draw(0.0)))
+            executor.step(one_token_each(1, draws=(Draw(0.0),)))
 
 
 def test_a_step_without_memory_harms_no_other(

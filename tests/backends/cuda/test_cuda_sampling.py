@@ -58,8 +58,8 @@ def answers(params: list[SamplingParams], seed: int, *, ties: bool) -> tuple[Any
     for index in range(5):
         logits = random_logits(len(params), seed + index % 2, ties=ties)
         by_host.append([host.sample(row, index) for host, row in zip(hosts, logits, strict=True)])
-        draws = [pipeline.draw(index, INFO) for pipeline in devices]
-        by_device.append(device_draws(logits, [draw for draw in draws if draw is not None]))
+        draws = [pipeline.draws(index, (), INFO)[0] for pipeline in devices]
+        by_device.append(device_draws(logits, draws))
         for pipeline, token in zip(devices, by_device[-1], strict=True):
             pipeline.observe(token)
     return by_host, by_device
@@ -73,6 +73,24 @@ def test_any_parameters(params: list[SamplingParams], seed: int, ties: bool) -> 
     assert by_device == by_host
 
 
+@settings(max_examples=30, deadline=None)
+@given(
+    PARAMETERS,
+    st.integers(0, 2**31),
+    st.lists(st.integers(0, VOCABULARY - 1) | st.just(7), max_size=6),
+)
+def test_behind_guesses(params: SamplingParams, seed: int, guesses: list[int]) -> None:
+    """What is drawn behind a guess is what is drawn once the guess is known."""
+    logits = random_logits(1 + len(guesses), seed, ties=False)
+    pipeline = SamplingPipeline.from_params(params, 3, [1, 7, 8])
+    by_device = device_draws(logits, list(pipeline.draws(2, guesses, INFO)))
+    for row in range(1 + len(guesses)):
+        host = SamplingPipeline.from_params(params, 3, [1, 7, 8])
+        for guess in guesses[:row]:
+            host.observe(guess)
+        assert by_device[row] == host.sample(logits[row], 2 + row)
+
+
 def test_many_tokens() -> None:
     params = [SamplingParams(temperature=1.3, top_k=k, top_p=p) for k in (0, 50) for p in (0.9, 1)]
     for seed in range(20):
@@ -84,8 +102,7 @@ def test_the_logits_stay_as_they_are() -> None:
     logits = random_logits(1, 3, ties=False)
     before = logits.copy()
     pipeline = SamplingPipeline.from_params(SamplingParams(repetition_penalty=2.0), 1, [1, 2])
-    draw = pipeline.draw(0, INFO)
-    assert draw is not None
+    [draw] = pipeline.draws(0, (), INFO)
     device_draws(logits, [draw])
     np.testing.assert_array_equal(logits, before)
 

@@ -32,7 +32,7 @@ def both(logits: Floats, params: list[SamplingParams], index: int) -> tuple[list
     """What the host and the device draw from rows of logits, each under its own parameters."""
     pipelines = [SamplingPipeline.from_params(each, seed) for seed, each in enumerate(params)]
     host = [pipeline.sample(row, index) for pipeline, row in zip(pipelines, logits, strict=True)]
-    draws = [pipeline.draw(index, INFO) for pipeline in pipelines]
+    draws = [pipeline.draws(index, (), INFO)[0] for pipeline in pipelines]
     drawn = draw_tokens(mx.array(logits), [draw for draw in draws if draw is not None])
     return host, np.array(drawn).tolist()
 
@@ -99,14 +99,15 @@ def test_logits_that_are_no_numbers(bad: float, temperature: float) -> None:
 
 
 def test_what_only_hosts_can_draw() -> None:
-    def draw(**options: Any) -> Draw | None:
-        return SamplingPipeline.from_params(SamplingParams(**options), 1).draw(0, INFO)
+    def draws(**options: Any) -> tuple[Draw, ...]:
+        return SamplingPipeline.from_params(SamplingParams(**options), 1).draws(0, (), INFO)
 
-    assert draw(temperature=0.0) == Draw(0.0, uniform=draw(temperature=0.0).uniform)  # type: ignore[union-attr]  # known to be one
-    assert draw(top_k=MAX_TOP_K) is not None
+    [greedy] = draws(temperature=0.0)
+    assert greedy == Draw(0.0, uniform=greedy.uniform)
+    assert draws(top_k=MAX_TOP_K)
     for options in ({"top_k": 0}, {"top_k": MAX_TOP_K + 1}, {"repetition_penalty": 1.1}):
-        assert draw(**options) is None
-    assert draw(logit_bias=((3, 1.0),), temperature=0.0) is None
+        assert not draws(**options)
+    assert not draws(logit_bias=((3, 1.0),), temperature=0.0)
 
 
 def test_the_engine_s_answers_do_not_depend_on_who_draws(
@@ -137,16 +138,16 @@ def test_draws_beside_rows_of_logits(export: Any) -> None:
         logits = executor.step(Step(wanted, 16)).logits.copy()
         drawing = [
             wanted[0],
-            SequenceStep(tokens, 0, pages[[1]], 1, draw=Draw(0.0)),
+            SequenceStep(tokens, 0, pages[[1]], 1, draws=(Draw(0.0),)),
             wanted[2],
-            SequenceStep(tokens, 0, pages[[3]], 1, draw=Draw(1.0, 1, uniform=0.4)),
+            SequenceStep(tokens, 0, pages[[3]], 1, draws=(Draw(1.0, 1, uniform=0.4),)),
         ]
         output = executor.step(Step(drawing, 16))
         np.testing.assert_allclose(output.logits, logits[:2], rtol=1e-5, atol=1e-5)
         assert list(output.tokens) == logits[2:].argmax(axis=1).tolist()
         for bad in (
-            SequenceStep(tokens, 0, pages[:1], 2, draw=Draw(0.0)),
-            SequenceStep(tokens, 0, pages[:1], 1, draw=Draw(1.0, MAX_TOP_K + 1)),
+            SequenceStep(tokens, 0, pages[:1], 2, draws=(Draw(0.0),)),
+            SequenceStep(tokens, 0, pages[:1], 1, draws=(Draw(1.0, MAX_TOP_K + 1),)),
         ):
-            with pytest.raises(InvalidInputError, match=f"1 row and at most {MAX_TOP_K}"):
+            with pytest.raises(InvalidInputError, match=f"1 draws for 2 rows|at most {MAX_TOP_K}"):
                 executor.step(Step([bad], 16))
