@@ -50,19 +50,23 @@ class TorchDraft:
 
     def propose(self, step: DraftStep, target: Decoder) -> NDArray[np.int32]:
         """int32 [owners, block - 1]."""
+        proposing = self.hidden(step, target)[:, 1:]
+        proposed = target.output(proposing.flatten(0, 1)).argmax(-1).to(torch.int32)
+        rows: NDArray[np.int32] = proposed.view(len(step.owners), -1).cpu().numpy()
+        return rows
+
+    def hidden(self, step: DraftStep, target: Decoder) -> Tensor:
+        """What the target's head takes: [owners, block, width]."""
         tokens = torch.full((len(step.owners), step.block), self.spec.mask_id)
         tokens[:, 0] = torch.tensor([owner.anchor for owner in step.owners])
         starts = torch.tensor([owner.start for owner in step.owners])
         positions = starts[:, None] + torch.arange(step.block)
-        h = self._draft(
+        h: Tensor = self._draft(
             target.token_embd(tokens.flatten().to(self._device)),
             positions.flatten().to(self._device),
             self._attend(step),
         )
-        proposing = h.view(*tokens.shape, -1)[:, 1:].flatten(0, 1)
-        proposed = target.output(proposing).argmax(-1).to(torch.int32).view(len(tokens), -1)
-        rows: NDArray[np.int32] = proposed.cpu().numpy()
-        return rows
+        return h.view(*tokens.shape, -1)
 
     def _attend(self, step: DraftStep) -> Attend:
         """Each block's rows see its context and each other."""

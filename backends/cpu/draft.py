@@ -53,6 +53,12 @@ class CpuDraft:
 
     def propose(self, step: DraftStep) -> NDArray[np.int32]:
         """int32 [owners, block - 1]. Raises ExecutionError."""
+        logits, _ = self._program.run(self.rows(step))
+        proposed: NDArray[np.int32] = logits.argmax(axis=1).astype(np.int32)
+        return proposed.reshape(len(step.owners), step.block - 1)
+
+    def rows(self, step: DraftStep) -> StepRows:
+        """What the program runs for the step; the logits of anchors are not wanted."""
         owners = step.owners
         block, n = step.block, len(owners)
         tokens = np.full((n, block), self.spec.mask_id, dtype=np.int32)
@@ -60,29 +66,25 @@ class CpuDraft:
         starts = np.array([owner.start for owner in owners])
         own = self._cells + np.arange(n * block).reshape(n, block)
         wanted = np.arange(n * block).reshape(n, block)[:, 1:]
-        logits, _ = self._program.run(
-            StepRows(
-                tokens=tokens.reshape(-1),
-                positions=(starts[:, None] + np.arange(block)).reshape(-1),
-                cells=own.reshape(-1),
-                wanted=np.ascontiguousarray(wanted.reshape(-1)),
-                # Pages of one cell each lead from the context's cells to the block's own.
-                sequences=[
-                    Rows(
-                        owner.start,
-                        block,
-                        np.concatenate([owner.context_cells(step.page_size), cells]),
-                    )
-                    for owner, cells in zip(owners, own, strict=True)
-                ],
-                page_size=1,
-                embedded=_NOWHERE,
-                embeddings=np.zeros((0, self.spec.layers.width), dtype=np.float32),
-                causal=False,
-            )
+        return StepRows(
+            tokens=tokens.reshape(-1),
+            positions=(starts[:, None] + np.arange(block)).reshape(-1),
+            cells=own.reshape(-1),
+            wanted=np.ascontiguousarray(wanted.reshape(-1)),
+            # Pages of one cell each lead from the context's cells to the block's own.
+            sequences=[
+                Rows(
+                    owner.start,
+                    block,
+                    np.concatenate([owner.context_cells(step.page_size), cells]),
+                )
+                for owner, cells in zip(owners, own, strict=True)
+            ],
+            page_size=1,
+            embedded=_NOWHERE,
+            embeddings=np.zeros((0, self.spec.layers.width), dtype=np.float32),
+            causal=False,
         )
-        proposed: NDArray[np.int32] = logits.argmax(axis=1).astype(np.int32)
-        return proposed.reshape(n, block - 1)
 
     def close(self) -> None:
         self._program.close()

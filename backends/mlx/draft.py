@@ -49,6 +49,11 @@ class MlxDraft:
 
     def propose(self, step: DraftStep, target: PackedModel) -> mx.array:
         """int32 [owners, block - 1], not evaluated."""
+        proposing = self.hidden(step, target)[:, 1:]
+        return mx.argmax(target.head(proposing), axis=-1).astype(mx.int32)
+
+    def hidden(self, step: DraftStep, target: PackedModel) -> mx.array:
+        """What the target's head takes: [owners, block, width], not evaluated."""
         tokens = np.full((len(step.owners), step.block), self.spec.mask_id, dtype=np.int32)
         tokens[:, 0] = [owner.anchor for owner in step.owners]
         starts = np.array([owner.start for owner in step.owners])
@@ -57,8 +62,7 @@ class MlxDraft:
         h = target.embed(mx.array(tokens.reshape(-1)))
         for layer in range(self.spec.layers.n_layers):
             h = self._block(h, layer, positions, context)
-        h = self._norm(h, "output_norm").reshape(*tokens.shape, -1)[:, 1:]
-        return mx.argmax(target.head(h), axis=-1).astype(mx.int32)
+        return self._norm(h, "output_norm").reshape(*tokens.shape, -1)
 
     def _block(
         self, h: mx.array, layer: int, positions: mx.array, context: list[mx.array]
