@@ -84,7 +84,8 @@ class Draw:
 class SequenceStep:
     """One sequence's share of a packed step.
 
-    tokens: int32 [n], n >= 1, the ids to run, at positions start … start + n - 1.
+    tokens: int32 [n], n >= 1, the ids to run, at positions start … start + n - 1; in a step
+        that is launched behind another, also those of `drawn_token`.
     start: the position of the first of them; all earlier positions are in the cache.
     pages: int32 [at least ceil((start + n) / page_size)], distinct. Position p lives in
         cell pages[p // page_size] * page_size + p % page_size.
@@ -101,6 +102,11 @@ class SequenceStep:
     logit_rows: int = 1
     embeddings: tuple[EmbeddingSpan, ...] = ()
     draws: tuple[Draw, ...] = ()
+
+
+def drawn_token(number: int) -> int:
+    """The id that stands for what the step launched before draws by its draw of that number."""
+    return -1 - number
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +203,25 @@ class Executor(Protocol):
 
     def close(self) -> None:
         """Free everything; calling it again does nothing."""
+
+
+class RunningStep(Protocol):
+    """A step that was launched."""
+
+    def result(self) -> StepOutput:
+        """Wait for it; to be asked for once, in the order of launches. Raises ExecutionError."""
+
+
+@runtime_checkable
+class LaunchingExecutor(Executor, Protocol):
+    """An executor whose steps run while the host goes on; one whose max_top_k is above 0."""
+
+    def launch(self, step: Step) -> RunningStep:
+        """Begin a step; raises as `step` does, as far as it is known by then.
+
+        One more may be launched before the result of the last one is asked for. It comes after
+        it on the device, so it may read and write the same cells, and go on with its tokens.
+        """
 
 
 OWN_OPTIONS = frozenset(

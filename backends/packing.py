@@ -9,16 +9,17 @@ from numpy.typing import NDArray
 
 from astrai_cli.errors import InvalidInputError
 from astrai_cli.models.vision_spec import CHANNELS, VisionSpec
-from backends.base import ExecutorInfo, SequenceStep, Step
+from backends.base import ExecutorInfo, SequenceStep, Step, drawn_token
 
 
 @dataclass(frozen=True, slots=True)
 class PackedStep:
     """The tokens of all sequences in one row, in the order of the sequences.
 
-    tokens: int32 [T]. positions: int64 [T], each in its own sequence. cells: int64 [T],
-    where each token's key and value go. rows: int64 [R], the tokens whose logits are
-    wanted. embedded: int64 [E], the places that `embeddings`, float32 [E, width], fill.
+    tokens: int32 [T], below 0 those of `drawn_token`. positions: int64 [T], each in its own
+    sequence. cells: int64 [T], where each token's key and value go. rows: int64 [R], the
+    tokens whose logits are wanted. embedded: int64 [E], the places that `embeddings`,
+    float32 [E, width], fill.
     """
 
     tokens: NDArray[np.int32]
@@ -29,9 +30,10 @@ class PackedStep:
     embeddings: NDArray[np.float32]
 
 
-def pack(step: Step, info: ExecutorInfo, cells: int) -> PackedStep:
+def pack(step: Step, info: ExecutorInfo, cells: int, n_drawn: int = 0) -> PackedStep:
     """Pack a step for an executor that has `cells` cells allocated.
 
+    n_drawn: tokens that the step launched before draws, and this one may go on with.
     Raises InvalidInputError, naming the bound, for a step that breaks any rule of
     `SequenceStep` and `Step` or a limit of `info`.
     """
@@ -51,7 +53,7 @@ def pack(step: Step, info: ExecutorInfo, cells: int) -> PackedStep:
             f"a step of {ends[-1]} tokens is over the {info.max_step_tokens} this executor can run"
         )
     tokens = np.concatenate([sequence.tokens for sequence in step.sequences])
-    _check_tokens(tokens, info.spec.vocab_size)
+    _check_tokens(tokens, info.spec.vocab_size, n_drawn)
 
     seen = [_pages_seen(sequence, step.page_size) for sequence in step.sequences]
     _check_pages(step, seen, cells)
@@ -165,10 +167,11 @@ def _check_embeddings(index: int, sequence: SequenceStep, info: ExecutorInfo) ->
             )
 
 
-def _check_tokens(tokens: NDArray[np.int32], vocab_size: int) -> None:
+def _check_tokens(tokens: NDArray[np.int32], vocab_size: int, n_drawn: int) -> None:
     low, high = int(tokens.min()), int(tokens.max())
-    if low < 0 or high >= vocab_size:
-        bad = low if low < 0 else high
+    is_low = low < 0 and low < drawn_token(n_drawn - 1)
+    if is_low or high >= vocab_size:
+        bad = low if is_low else high
         raise InvalidInputError(f"token id {bad} is outside the vocabulary of {vocab_size}")
 
 

@@ -76,6 +76,9 @@ class NumpyExecutor:
             self._busy.release()
         return StepOutput(np.array(rows, dtype=np.float32).reshape(-1, self.info.spec.vocab_size))
 
+    def encode_image(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        raise InvalidInputError("there is no vision tower")
+
     def close(self) -> None:
         self.closed = True
 

@@ -46,6 +46,11 @@ class Batch:
         self._stats = stats
         self._lock = lock
 
+    @property
+    def may_start(self) -> bool:
+        """Whether a waiting task may find a place."""
+        return len(self.waiting) > 0 and len(self.active) < self._limits.max_sequences
+
     def take_finished(self) -> list[Task]:
         """Remove the finished tasks, and their cells. The lock is held."""
         finished = [task for task in self.active if task.state is TaskState.FINISHED]
@@ -60,7 +65,7 @@ class Batch:
 
         One whose session is busy lets others pass: it waits for a place in its session.
         """
-        if not self.waiting or len(self.active) == self._limits.max_sequences:
+        if not self.may_start:
             return
         with self._lock:
             for task in tuple(self.waiting):

@@ -88,6 +88,10 @@ class GenerationTask(Task):
     def n_draft_max(self) -> int:
         return super().n_draft_max if self._takes_drafts else 0
 
+    @property
+    def goes_on_unseen(self) -> bool:
+        return not (self._pipeline.remembers or self.cancel_requested)
+
     def end(self, reason: FinishReason, error: AstraiError | None = None) -> None:
         if self.state is not TaskState.FINISHED:
             rest = self._stops.feed(self._detokenizer.flush())
@@ -117,11 +121,11 @@ class GenerationTask(Task):
     def _logit_rows(self, n: int) -> int:
         return 1 + self.n_drafted if n == self.n_pending + self.n_drafted else 0
 
-    def _draws(self, info: ExecutorInfo) -> tuple[Draw, ...]:
+    def _draws(self, info: ExecutorInfo, n_unseen: int = 0) -> tuple[Draw, ...]:
         if self._n_logprobs is not None:
             return ()
         guesses = self.history[self.n_known : self.n_known + self.n_drafted].tolist()
-        return self._pipeline.draws(self.n_known - self.n_prompt, guesses, info)
+        return self._pipeline.draws(self.n_known - self.n_prompt + n_unseen, guesses, info)
 
     def _accept(self, logits: NDArray[np.float32], drawn: Sequence[int]) -> None:
         """Take the next token, and as long as it is the guessed one, the one behind it."""

@@ -6,6 +6,7 @@ them; *refill* moves waiting tasks to free places, first come first served;
 task, and of the prompts, in order of arrival, as many as fit a chunk, or a part of
 one beside answers. So no answer waits longer than that, and tasks join and leave
 between steps. Where there is a proposer, drafts fill what room is left in the step.
+Steps of the same answering tasks may follow each other without a pause: see `steps`.
 """
 
 from __future__ import annotations
@@ -14,27 +15,25 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from itertools import islice
 from math import inf
 from typing import Any
 
 from astrai_cli.config import LimitsConfig
-from astrai_cli.engine.batch import Batch, Share
+from astrai_cli.engine.batch import Batch
 from astrai_cli.engine.cache import ContiguousCache, KVCache
 from astrai_cli.engine.limits import EngineLimits
 from astrai_cli.engine.sessions import Session, SessionTable, Turn
 from astrai_cli.engine.speculation import AdaptiveDrafts, FullDrafts, Proposer, Speculator
 from astrai_cli.engine.stats import EngineStats
+from astrai_cli.engine.steps import SharedStep, StepRunner
 from astrai_cli.engine.task import Task, TaskState
 from astrai_cli.errors import (
-    AstraiError,
     EngineUnavailableError,
-    ExecutionError,
     InvalidInputError,
     OverloadedError,
     RequestCancelledError,
 )
-from backends.base import Executor, Step
+from backends.base import Executor
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +61,6 @@ class InferenceScheduler:
         Raises InvalidInputError for limits that the executor cannot keep.
         """
         info = executor.info
-        self._executor = executor
         self._limits = EngineLimits.resolve(limits, info)
         self._cache = cache or ContiguousCache(self._limits.max_sequences, info.max_context)
         if self._cache.capacity < info.max_context:
@@ -87,6 +85,7 @@ class InferenceScheduler:
             self._limits.max_sessions, self._limits.evict_idle_sessions, on_evicted
         )
         self._batch = Batch(self._cache, self._limits, self._sessions, self._stats, lock)
+        self._steps = StepRunner(executor, self._cache, self._stats)
         self._n_inflight = 0
         self._cancel_requested = False
         self._next_expiry = inf
@@ -205,19 +204,43 @@ class InferenceScheduler:
 
     def _run(self) -> None:
         try:
-            while self._wait_for_work():
+            step: SharedStep | None = None
+            while step is not None or self._wait_for_work():
                 self._clean_up()
-                self._batch.refill()
-                shares = self._batch.decode()
-                shares += self._batch.prefill(len(shares))
-                if self._speculator is not None:
-                    shares = self._speculator.extend(shares)
-                if shares:
-                    self._step(shares)
+                step = self._turn(step)
         except Exception:
             logger.exception("the scheduler failed")
         finally:
             self._abandon()
+
+    def _turn(self, step: SharedStep | None) -> SharedStep | None:
+        """Bring a step to its end, a new one where none is under way; the next, if it is."""
+        step = step or self._begin_step()
+        if step is None:
+            return None
+        following = self._steps.begin_next(step) if self._may_go_on(step) else None
+        seconds = self._steps.finish(step)
+        if self._speculator is not None and seconds is not None:
+            self._speculator.record(seconds)
+        return following
+
+    def _begin_step(self) -> SharedStep | None:
+        """Choose the tasks of a step and begin it."""
+        self._batch.refill()
+        shares = self._batch.decode()
+        shares += self._batch.prefill(len(shares))
+        if self._speculator is not None:
+            shares = self._speculator.extend(shares)
+        return self._steps.begin(shares) if shares else None
+
+    def _may_go_on(self, step: SharedStep) -> bool:
+        """Whether the next step is for these tasks alone, whatever this one gives."""
+        return (
+            self._speculator is None
+            and not self._cancel_requested
+            and not self._batch.may_start
+            and step.n_active == len(self._batch.active)
+        )
 
     def _wait_for_work(self) -> bool:
         """Sleep until there is something to do; False when there will never be any more."""
@@ -271,49 +294,6 @@ class InferenceScheduler:
         session.is_confirmed |= task.n_known > task.n_prompt
         self._sessions.close(session)
 
-    def _step(self, shares: list[Share]) -> None:
-        """Run one packed step; a failure ends the tasks in it and no others."""
-        n_prefilled = sum(n for task, n in shares if task.state is not TaskState.DECODING)
-        n_decoded = sum(task.state is TaskState.DECODING for task, _ in shares)
-        try:
-            self._encode_images(shares)
-            info = self._executor.info
-            sequences = [task.share(n, self._cache.view(task.id), info) for task, n in shares]
-            step = Step(sequences, self._cache.page_size)
-            started = time.perf_counter()
-            output = self._executor.step(step)
-        except Exception as error:
-            logger.exception("a step of %d sequences failed", len(shares))
-            for task, _ in shares:
-                task.end("error", _as_execution_error(error))
-            return
-        seconds = time.perf_counter() - started
-        self._stats.record_step(seconds, n_prefilled, n_decoded)
-        row, drawn = 0, iter(output.tokens)
-        for (task, n), sequence in zip(shares, sequences, strict=True):
-            tokens = tuple(islice(drawn, len(sequence.draws)))
-            n_rows = 0 if tokens else sequence.logit_rows
-            rows = output.logits[row : row + n_rows]
-            row += n_rows
-            try:
-                task.advance(n, rows, tokens)
-            except Exception as error:
-                logger.exception("task %d failed", task.id)
-                task.end("error", _as_execution_error(error))
-            else:
-                self._cache.record(task.id, task.identity, task.n_computed)
-        if self._speculator is not None:
-            self._speculator.record(time.perf_counter() - started)
-
-    def _encode_images(self, shares: list[Share]) -> None:
-        """Compute the embeddings that the step needs and that are not there yet."""
-        for task, n in shares:
-            image = task.next_image(n)
-            if image is not None and not image.is_encoded:
-                started = time.perf_counter()
-                image.encode(self._executor)
-                self._stats.record_image(time.perf_counter() - started)
-
     def _deliver(self, task: Task) -> None:
         """Send a task's Finish; a sink that raises is its own loss."""
         try:
@@ -333,9 +313,3 @@ class InferenceScheduler:
         for task in left:
             task.end("error", EngineUnavailableError("the engine has died"))
             self._deliver(task)
-
-
-def _as_execution_error(error: Exception) -> AstraiError:
-    if isinstance(error, ExecutionError):
-        return error
-    return ExecutionError(f"the step failed: {type(error).__name__}: {error}")

@@ -109,6 +109,16 @@ class Task(ABC):
         """Leading positions that need not be run where their keys and values are there."""
 
     @property
+    def ends_with_next(self) -> bool:
+        """Whether the next token is the last there is room for."""
+        return self.n_known + 1 >= self.n_tokens_max
+
+    @property
+    def goes_on_unseen(self) -> bool:
+        """Whether the step behind the running one needs nothing from it but its token."""
+        return False
+
+    @property
     def n_draft_max(self) -> int:
         """How many tokens may be guessed: the one behind the last of them must have room."""
         return max(0, self.n_tokens_max - self.n_known - 1)
@@ -182,6 +192,14 @@ class Task(ABC):
             self._draws(info) if n_rows else (),
         )
 
+    def next_share(self, token_id: int, view: KVCacheView, info: ExecutorInfo) -> SequenceStep:
+        """The share of the step behind the running one, where it goes on unseen.
+
+        token_id: what stands for the token drawn in that.
+        """
+        draws = self._draws(info, n_unseen=1)
+        return SequenceStep(np.array([token_id], np.int32), self.n_known, view.pages, draws=draws)
+
     def append(self, token_id: int) -> None:
         """A token was generated; it is pending."""
         self.history[self.n_known] = self._identity[self.n_known] = token_id
@@ -224,8 +242,11 @@ class Task(ABC):
         """Send the sink its Finish."""
         self._sink(self.finish())
 
-    def _draws(self, info: ExecutorInfo) -> tuple[Draw, ...]:
-        """How the executor may draw from the rows wanted; none where those are wanted."""
+    def _draws(self, info: ExecutorInfo, n_unseen: int = 0) -> tuple[Draw, ...]:
+        """How the executor may draw from the rows wanted; none where those are wanted.
+
+        n_unseen: tokens by then that are not known now.
+        """
         return ()
 
     @abstractmethod

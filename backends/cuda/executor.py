@@ -30,9 +30,9 @@ from backends.cuda.attention import CellPool
 from backends.cuda.build import use_cache_folder
 from backends.cuda.device import choose_device, device_name, free_memory, naming_memory
 from backends.cuda.forward import StaticForward, prepare_static, run_others
-from backends.cuda.inputs import Layout, upload
+from backends.cuda.inputs import Layout
 from backends.cuda.loading import load_decoder, load_draft, load_tower
-from backends.cuda.sampling import draw_tokens
+from backends.cuda.results import RunningStep, failure
 from backends.drafting import DraftStep, check_draft
 from backends.packing import PackedStep, check_image, pack
 from backends.torch_draft import TorchDraft
@@ -45,7 +45,7 @@ class CudaExecutor:
     """An artifact of the cuda backend, open.
 
     A step reaches the device in one copy and comes back in one, and the host waits for
-    nothing between them.
+    nothing but the latter. Until then it may launch the next.
     """
 
     def __init__(
@@ -71,6 +71,8 @@ class CudaExecutor:
         self._device = decoder.rope_frequencies.device
         self._pool: CellPool | None = None
         self._static: list[StaticForward] = []
+        # What the last step drew, int32 [draws].
+        self._drawn = torch.zeros(0, dtype=torch.int32, device=self._device)
 
     @classmethod
     def open(cls, artifact: Artifact, limits: LimitsConfig) -> CudaExecutor:
@@ -135,19 +137,24 @@ class CudaExecutor:
             )
         self._pool = pool
 
-    @torch.inference_mode()
     def step(self, step: Step) -> StepOutput:
+        return self.launch(step).result()
+
+    @torch.inference_mode()
+    def launch(self, step: Step) -> RunningStep:
         decoder = self._open_decoder()
-        packed = pack(step, self._info, 0 if self._pool is None else self._pool.n_cells)
+        n_cells = 0 if self._pool is None else self._pool.n_cells
+        packed = pack(step, self._info, n_cells, len(self._drawn))
         assert self._pool is not None
         layout = Layout.of(step, packed, kernels.tile_rows(self._info.spec))
         try:
-            logits = self._forward(decoder, self._pool, layout, packed)
-            return _fetch(logits, step)
+            running = RunningStep(self._forward(decoder, self._pool, layout, packed), step)
         except torch.OutOfMemoryError as error:
             raise ExecutionError(self._out_of_memory(step)) from error
         except RuntimeError as error:
-            raise _failure(error) from error
+            raise failure(error) from error
+        self._drawn = running.drawn
+        return running
 
     @torch.inference_mode()
     def draft(self, step: DraftStep) -> NDArray[np.int32]:
@@ -157,7 +164,7 @@ class CudaExecutor:
         try:
             return self._draft.propose(step, self._open_decoder())
         except RuntimeError as error:
-            raise _failure(error) from error
+            raise failure(error) from error
 
     @torch.inference_mode()
     def encode_image(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -173,7 +180,7 @@ class CudaExecutor:
                 f"{free_memory(self._device)}; lower max_vision_patches or max_cells"
             ) from error
         except RuntimeError as error:
-            raise _failure(error) from error
+            raise failure(error) from error
         return rows.cpu().numpy()
 
     def close(self) -> None:
@@ -189,9 +196,11 @@ class CudaExecutor:
             for forward in self._static:
                 if forward.size >= layout.n_rows:
                     padded = layout.padded(forward.size, pool.padding)
-                    logits, inputs = forward(padded)
+                    logits, inputs = forward(padded, self._drawn)
                     return logits.index_select(0, inputs.wanted)
-        return run_others(decoder, pool, layout, packed.embeddings, self._draft)
+        return run_others(
+            decoder, pool, layout, packed.embeddings, draft=self._draft, drawn=self._drawn
+        )
 
     def _open_decoder(self) -> Decoder:
         if self._decoder is None:
@@ -213,29 +222,3 @@ class CudaExecutor:
             f"beside {self._pool.n_cells} cells of {self._info.bytes_per_cell} bytes{memory}; "
             "lower max_cells, max_step_tokens or max_prefill_chunk"
         )
-
-
-def _failure(error: RuntimeError) -> ExecutionError:
-    """CUDA's errors go on with hints for developers."""
-    first, *_ = [*str(error).splitlines(), ""]
-    return ExecutionError(f"the cuda executor failed: {first}")
-
-
-def _fetch(logits: Tensor, step: Step) -> StepOutput:
-    """Draw what is to be drawn, and bring ids and the other rows to the host in one copy.
-
-    This is where the host waits for the device.
-    """
-    draws = [draw for each in step.sequences for draw in each.draws]
-    if not draws:
-        return StepOutput(logits.cpu().numpy())
-    is_drawn = np.repeat(
-        [len(each.draws) > 0 for each in step.sequences],
-        [each.logit_rows for each in step.sequences],
-    )
-    order = upload(np.argsort(~is_drawn, kind="stable"), logits.device)
-    tokens = draw_tokens(logits[order[: len(draws)]], draws)
-    others = logits[order[len(draws) :]]
-    words = torch.cat([tokens, others.view(torch.int32).flatten()]).cpu().numpy()
-    rows = words[len(draws) :].view(np.float32).reshape(others.shape)
-    return StepOutput(rows, words[: len(draws)].tolist())

@@ -13,7 +13,7 @@ from torch import Tensor
 from astrai_cli.models.decoder import Decoder, Tap, ignore_outputs
 from backends.cuda import kernels
 from backends.cuda.attention import CellPool
-from backends.cuda.inputs import Group, Layout, StepTensors, staged, upload
+from backends.cuda.inputs import Group, Layout, StepTensors, put_drawn, staged, upload
 from backends.torch_draft import TorchDraft
 
 # Graphs need what they call compiled and loaded before they are captured.
@@ -63,12 +63,17 @@ class StaticForward:
         self._graph = graph
         return graph.pool()
 
-    def __call__(self, layout: Layout) -> tuple[Tensor, StepTensors]:
-        """Logits [size, vocabulary], valid until the next step, of a layout of `size` rows."""
+    def __call__(self, layout: Layout, drawn: Tensor | None = None) -> tuple[Tensor, StepTensors]:
+        """Logits [size, vocabulary], valid until the next step, of a layout of `size` rows.
+
+        drawn: what the step before drew, where the layout follows it.
+        """
         integers = layout.integers()
         source = staged(integers, self._buffer.device)
         self._buffer[: len(integers)].copy_(source, non_blocking=True)
         inputs = StepTensors.of(self._buffer, layout)
+        if drawn is not None and layout.follows:
+            put_drawn(inputs.tokens, drawn)
         if self._graph is None:
             return self._run(inputs, layout.groups), inputs
         self._graph.replay()
@@ -99,11 +104,15 @@ def run_others(
     pool: CellPool,
     layout: Layout,
     embeddings: NDArray[np.float32],
+    *,
     draft: TorchDraft | None = None,
+    drawn: Tensor | None = None,
 ) -> Tensor:
     """`forward_others`: logits [R, vocabulary] of the rows wanted, of any step."""
     device = pool.keys[0].device
     inputs = StepTensors.of(upload(layout.integers(), device), layout)
+    if drawn is not None and layout.follows:
+        put_drawn(inputs.tokens, drawn)
     h = decoder.embed(inputs.tokens)
     if len(embeddings):
         h[inputs.embedded] = upload(embeddings, device).to(h)

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from backends.base import Step
+from backends.base import Step, drawn_token
 from backends.packing import PackedStep
 
 Integers = NDArray[np.int32]
@@ -103,6 +103,11 @@ class Layout:
         size = np.array([self.page_size], dtype=np.int32)
         return [size, *self.rows, *self.tiles, self.pages, self.wanted, self.embedded]
 
+    @property
+    def follows(self) -> bool:
+        """Whether there are ids that stand for what the step before drew."""
+        return bool(self.rows[0].min() < 0)
+
     def padded(self, n_rows: int, cell: int) -> Layout:
         """A step of single tokens with rows that nobody looks at, written to that cell."""
         more = np.zeros((4, n_rows - self.n_rows), dtype=np.int32)
@@ -155,6 +160,16 @@ class StepTensors:
         """Those of a step of that many single tokens, whatever its pages."""
         most = [1, *[n_rows] * 6, n_rows * max_context, n_rows]
         return sum(map(_aligned, most))
+
+
+def put_drawn(tokens: Tensor, drawn: Tensor) -> None:
+    """Put tokens that were drawn, int32 [draws], in the places of the ids that stand for them.
+
+    One that could not be drawn becomes 0: nobody will ask what follows it.
+    """
+    places = drawn_token(0) - tokens
+    ids = drawn.clamp(min=0).index_select(0, places.clamp(min=0))
+    tokens.copy_(torch.where(places >= 0, ids, tokens))
 
 
 def upload(values: NDArray[np.generic], device: torch.device) -> Tensor:

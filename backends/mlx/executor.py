@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import NoReturn
 
 import mlx.core as mx
 import numpy as np
@@ -16,7 +17,7 @@ from astrai_cli.errors import ArtifactError, ExecutionError, InvalidInputError
 from astrai_cli.models.spec import ModelSpec
 from backends.artifact_draft import draft_to_open
 from backends.artifact_vision import check_tower, max_patches
-from backends.base import ExecutorInfo, Step, StepOutput, context_limit
+from backends.base import ExecutorInfo, Step, StepOutput, context_limit, drawn_token
 from backends.drafting import DraftStep, check_draft
 from backends.mlx.cells import CellPool, group_sequences
 from backends.mlx.device import on_device
@@ -30,6 +31,24 @@ from backends.packing import PackedStep, check_image, pack
 _FREE_BUFFER_BYTES = 2**30
 # Below this, 1 minus a mean square is what float32 has rounded.
 _LEAST_GAP = 1e-7
+
+
+class RunningStep:
+    """A step that MLX computes while the host goes on."""
+
+    def __init__(self, executor: MlxExecutor, logits: mx.array, tokens: mx.array) -> None:
+        """logits: float32 [rows, vocabulary]. tokens: int32 [draws]. Both under way."""
+        self._executor = executor
+        self._logits = logits
+        self._tokens = tokens
+
+    @on_device
+    def result(self) -> StepOutput:
+        try:
+            mx.eval(self._logits, self._tokens)
+        except Exception as error:
+            self._executor.recover(error)
+        return StepOutput(np.asarray(self._logits), np.asarray(self._tokens).tolist())
 
 
 class MlxExecutor:
@@ -50,6 +69,8 @@ class MlxExecutor:
             self._draft = MlxDraft(artifact.path, draft.spec, self._dtype)
             self._model.tap(draft.spec.taps)
         self._pool: CellPool | None = None
+        # What the last step drew, int32 [draws].
+        self._drawn = mx.zeros(0, mx.int32)
         self._info = ExecutorInfo(
             spec=spec,
             backend="mlx",
@@ -96,20 +117,26 @@ class MlxExecutor:
 
     @on_device
     def step(self, step: Step) -> StepOutput:
+        return self.launch(step).result()
+
+    @on_device
+    def launch(self, step: Step) -> RunningStep:
         model = self._open_model()
-        packed = pack(step, self._info, 0 if self._pool is None else self._pool.n_cells)
+        n_cells = 0 if self._pool is None else self._pool.n_cells
+        packed = pack(step, self._info, n_cells, self._drawn.size)
         drawn, others = _split_rows(step)
         draws = [draw for each in step.sequences for draw in each.draws]
         try:
-            rows = model(_on_device(step, packed, self._info.spec)).astype(mx.float32)
+            rows = model(_on_device(step, packed, self._info.spec, self._drawn)).astype(mx.float32)
             if self._draft is not None:
                 self._draft.keep(model)
             tokens = draw_tokens(rows[drawn], draws) if draws else mx.zeros(0, mx.int32)
             logits = rows[others]
-            mx.eval(logits, tokens, model.pool.arrays, self._draft_arrays())
+            mx.async_eval(logits, tokens, model.pool.arrays, self._draft_arrays())
         except Exception as error:
-            self._recover(error)
-        return StepOutput(np.asarray(logits), np.asarray(tokens).tolist())
+            self.recover(error)
+        self._drawn = tokens
+        return RunningStep(self, logits, tokens)
 
     @on_device
     def draft(self, step: DraftStep) -> NDArray[np.int32]:
@@ -144,15 +171,15 @@ class MlxExecutor:
             raise ExecutionError("the executor is closed")
         return self._model
 
-    def _recover(self, error: Exception) -> None:
+    def recover(self, error: Exception) -> NoReturn:
         """Bring the cells back to what earlier steps left, as far as that can be done.
 
         A step writes only its own cells, so what it wrote before it failed harms nobody.
         Raises ExecutionError.
         """
-        assert self._model is not None
+        self._drawn = mx.zeros(0, mx.int32)
         try:
-            mx.eval(self._model.pool.arrays, self._draft_arrays())
+            mx.eval(self._open_model().pool.arrays, self._draft_arrays())
         except RuntimeError:
             self.close()
         raise ExecutionError(f"the mlx executor failed: {error}") from error
@@ -191,7 +218,8 @@ def _split_rows(step: Step) -> tuple[mx.array, mx.array]:
     return mx.array(drawn, mx.int32), mx.array(others, mx.int32)
 
 
-def _on_device(step: Step, packed: PackedStep, spec: ModelSpec) -> PackedRows:
+def _on_device(step: Step, packed: PackedStep, spec: ModelSpec, drawn: mx.array) -> PackedRows:
+    """drawn: what the step before drew, int32 [draws]."""
     groups, order = group_sequences(step)
     place = np.empty_like(order)
     place[order] = np.arange(len(order))
@@ -199,13 +227,25 @@ def _on_device(step: Step, packed: PackedStep, spec: ModelSpec) -> PackedRows:
     rows = place[packed.rows] if len(packed.rows) else np.zeros(1, dtype=np.int64)
     return PackedRows(
         groups=groups,
-        tokens=_int32(packed.tokens[order]),
+        tokens=_put_drawn(packed.tokens[order], drawn),
         positions=_int32(packed.positions[order]),
         cells=_int32(packed.cells[order]),
         rows=_int32(rows),
         embedded=_int32(place[packed.embedded]),
         embeddings=mx.array(_before_norm(packed.embeddings, spec)),
     )
+
+
+def _put_drawn(tokens: NDArray[np.int32], drawn: mx.array) -> mx.array:
+    """The ids, with the tokens drawn in the places of those that stand for them.
+
+    One that could not be drawn becomes 0: nobody will ask what follows it.
+    """
+    places = drawn_token(0) - tokens
+    if places.max() < 0:
+        return _int32(tokens)
+    ids = mx.maximum(drawn, 0)[mx.array(places.clip(min=0))]
+    return mx.where(mx.array(places >= 0), ids, _int32(tokens))
 
 
 def _before_norm(rows: NDArray[np.float32], spec: ModelSpec) -> NDArray[np.float32]:

@@ -23,6 +23,7 @@ from step_texts import (
     Text,
     chunks_of,
     greedy,
+    greedy_early,
     random_tokens,
     run,
     run_in_chunks,
@@ -33,7 +34,7 @@ from step_texts import (
 from tiny_models import tiny_gguf
 
 from astrai_cli.errors import InvalidInputError
-from backends.base import Executor, SequenceStep, Step
+from backends.base import Executor, LaunchingExecutor, SequenceStep, Step
 
 OpenExecutor = Callable[..., Executor]
 """open_executor(gguf_path, **limits); `limits` are fields of the config's limits group."""
@@ -272,6 +273,22 @@ class ExecutorConformance:
             prompts = texts(range(3, 43, 5), 8, shuffled=True)
             together = greedy(executor, 8, prompts)
             assert together == [greedy(executor, 8, [prompt])[0] for prompt in prompts]
+
+    def test_steps_launched_early_go_on_with_tokens_that_only_the_executor_knows(
+        self, open_executor: OpenExecutor, models: dict[str, Model]
+    ) -> None:
+        with closing(open_executor(models["windows"].path)) as executor:
+            if not isinstance(executor, LaunchingExecutor):
+                assert not executor.info.max_top_k
+                return
+            executor.allocate(CELLS)
+            prompts = texts(range(3, 43, 5), 8, shuffled=True)
+            expected = greedy(executor, 8, prompts)
+            assert greedy_early(executor, 8, prompts) == expected
+            # A token drawn that there is none of.
+            step = Step([SequenceStep(np.array([-9 - 1], np.int32), 0, prompts[0].pages)], 8)
+            with pytest.raises(InvalidInputError, match="token id -10 is outside the vocabulary"):
+                executor.launch(step)
 
     def test_any_schedule_gives_what_running_alone_gives(
         self, open_executor: OpenExecutor, models: dict[str, Model]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tiny_models import VOCABULARY
 
-from backends.base import Executor, SequenceStep, Step
+from backends.base import Draw, Executor, LaunchingExecutor, SequenceStep, Step, drawn_token
 
 Logits = NDArray[np.float32]
 
@@ -92,6 +92,32 @@ def greedy(executor: Executor, page_size: int, prompts: Sequence[Text]) -> list[
             token = logits.argmax(axis=-1).astype(np.int32)
             chosen[index].append(int(token[0]))
             pending[index] = replace(before, tokens=token, start=before.start + len(before.tokens))
+    return chosen
+
+
+def greedy_early(
+    executor: LaunchingExecutor, page_size: int, prompts: Sequence[Text]
+) -> list[list[int]]:
+    """As `greedy`, each step launched before the last one's tokens are known.
+
+    The first prompt of a step is the last of the next.
+    """
+    draws = (Draw(0.0),)
+    latest = [replace(replace(p).take(p.left, logit_rows=1), draws=draws) for p in prompts]
+    order = list(range(len(prompts)))
+    chosen: list[list[int]] = [[] for _ in prompts]
+    running = executor.launch(Step(latest, page_size))
+    for left in reversed(range(12)):
+        before, running_before = order, running
+        if left:
+            order = [*before[1:], before[0]]
+            for number, index in enumerate(before):
+                one = latest[index]
+                token = np.array([drawn_token(number)], np.int32)
+                latest[index] = replace(one, tokens=token, start=one.start + len(one.tokens))
+            running = executor.launch(Step([latest[index] for index in order], page_size))
+        for index, chosen_id in zip(before, running_before.result().tokens, strict=True):
+            chosen[index].append(chosen_id)
     return chosen
 
 

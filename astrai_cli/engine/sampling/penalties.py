@@ -15,7 +15,12 @@ from backends.base import LogitChange
 
 
 class BaseLogitStrategy(ABC):
-    """Changes logits before candidates are narrowed down; remembers the answer where it must."""
+    """Changes logits before candidates are narrowed down.
+
+    remembers: whether what it does depends on the answer so far.
+    """
+
+    remembers: bool = True
 
     @abstractmethod
     def apply(self, logits: NDArray[np.float32]) -> None:
@@ -91,6 +96,8 @@ class OccurrencePenaltyStrategy(BaseLogitStrategy):
 
 class LogitBiasStrategy(BaseLogitStrategy):
     """Adds a number to the logits of given tokens, each named once."""
+
+    remembers = False
 
     def __init__(self, bias: Sequence[tuple[int, float]]) -> None:
         self._ids = np.array([token_id for token_id, _ in bias], dtype=np.int64)

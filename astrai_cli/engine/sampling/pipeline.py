@@ -90,6 +90,11 @@ class SamplingPipeline:
             for row in range(1 + len(guesses))
         )
 
+    @property
+    def remembers(self) -> bool:
+        """Whether a draw depends on the answer's tokens before it."""
+        return any(strategy.remembers for strategy in self._logit_strategies)
+
     def observe(self, token_id: int) -> None:
         """Take note of a token of the answer that was drawn elsewhere."""
         for strategy in self._logit_strategies:

@@ -10,6 +10,7 @@ from byte_tokenizer import VOCABULARY, byte_text
 from engine_clients import CONTEXT, GREEDY, Client, alone, request, run_schedule
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from launching_executor import LaunchingNumpyExecutor
 from numpy_executor import NumpyExecutor
 
 from astrai_cli.config import LimitsConfig
@@ -86,12 +87,16 @@ def engine_limits(draw: st.DrawFn) -> LimitsConfig:
     clients=st.lists(clients, min_size=1, max_size=10),
     talks=st.lists(conversations(), max_size=2),
     limits=engine_limits(),
+    executor=st.sampled_from([NumpyExecutor, LaunchingNumpyExecutor]),
 )
 def test_any_schedule_gives_each_request_what_it_gets_alone(
-    clients: list[Client], talks: list[list[Client]], limits: LimitsConfig
+    clients: list[Client],
+    talks: list[list[Client]],
+    limits: LimitsConfig,
+    executor: type[NumpyExecutor],
 ) -> None:
     clients = clients + [turn for talk in talks for turn in talk]
-    engine = run_schedule(clients, limits)
+    engine = run_schedule(clients, limits, executor(VOCABULARY, CONTEXT, 32))
     for client in clients:
         expected = alone(client.request)
         if client.finish.reason == "cancelled":
@@ -115,11 +120,12 @@ def test_any_schedule_gives_each_request_what_it_gets_alone(
     clients=st.lists(clients, min_size=1, max_size=8),
     failing=st.sets(st.integers(0, 30), max_size=4),
     stop_at=st.integers(1, 60),
+    kind=st.sampled_from([NumpyExecutor, LaunchingNumpyExecutor]),
 )
 def test_every_request_gets_one_finish_through_failures_and_shutdown(
-    clients: list[Client], failing: set[int], stop_at: int
+    clients: list[Client], failing: set[int], stop_at: int, kind: type[NumpyExecutor]
 ) -> None:
-    executor = NumpyExecutor(VOCABULARY, CONTEXT, 16)
+    executor = kind(VOCABULARY, CONTEXT, 16)
     calls = 0
     stopped = threading.Event()
 

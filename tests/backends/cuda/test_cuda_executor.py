@@ -24,7 +24,7 @@ from backends.base import (
     ALL_TOKENS,
     Draw,
     EmbeddingSpan,
-    Executor,
+    LaunchingExecutor,
     LogitChange,
     SequenceStep,
     Step,
@@ -36,12 +36,12 @@ from backends.cuda.attention import CellPool
 from backends.cuda.checks import SPEC, random_decoder
 from backends.cuda.inputs import Layout
 
-OpenCuda = Callable[..., Executor]
+OpenCuda = Callable[..., LaunchingExecutor]
 PAGE_SIZE = 64
 
 
 @pytest.fixture
-def executor(export: Any, open_cuda: OpenCuda) -> Iterator[Executor]:
+def executor(export: Any, open_cuda: OpenCuda) -> Iterator[LaunchingExecutor]:
     with closing(open_cuda(export(Q4_K_M, MMPROJ))) as executor:
         executor.allocate(CELLS)
         yield executor
@@ -54,7 +54,7 @@ def one_token_each(n: int, **fields: Any) -> Step:
     return Step([SequenceStep(tokens[[i]], 0, pages[[i]], **fields) for i in range(n)], PAGE_SIZE)
 
 
-def mixed(executor: Executor) -> Step:
+def mixed(executor: LaunchingExecutor) -> Step:
     """Answers that are drawn in every way beside prompts, one of them with an image."""
     image = encode(executor, IMAGE.read_bytes())
     some = np.array([3, 9], dtype=np.int64)
@@ -78,15 +78,15 @@ def mixed(executor: Executor) -> Step:
 
 @pytest.mark.parametrize("n", [1, 3, 4, 31])
 def test_prepared_steps_are_padded_to_their_size(
-    executor: Executor, monkeypatch: pytest.MonkeyPatch, n: int
+    executor: LaunchingExecutor, monkeypatch: pytest.MonkeyPatch, n: int
 ) -> None:
     sizes = []
     run = forward.StaticForward.__call__
 
-    def watch(self: forward.StaticForward, layout: Layout) -> Any:
+    def watch(self: forward.StaticForward, layout: Layout, drawn: torch.Tensor) -> Any:
         sizes.append((self.size, layout.n_rows))
         assert set(layout.rows[2, n:]) <= {CELLS}
-        return run(self, layout)
+        return run(self, layout, drawn)
 
     monkeypatch.setattr(forward.StaticForward, "__call__", watch)
     padded = executor.step(one_token_each(n)).logits
@@ -169,7 +169,7 @@ class _WaitingOperators(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def test_the_host_waits_once_in_a_step(executor: Executor) -> None:
+def test_the_host_waits_once_in_a_step(executor: LaunchingExecutor) -> None:
     """Where the result is copied; the rest is queued, whatever is in the step."""
     executor.allocate(70 * PAGE_SIZE)
     steps = [
@@ -181,8 +181,10 @@ def test_the_host_waits_once_in_a_step(executor: Executor) -> None:
     ]
     for step in steps:
         with HostWaits() as waits:
-            executor.step(step)
-        assert waits.found == {"cpu": 1, "numpy": 1}
+            running = executor.launch(step)
+            assert not waits.found
+            running.result()
+        assert waits.found == {"numpy": 1}
 
 
 def test_the_watch_sees_what_waits() -> None:
@@ -195,7 +197,7 @@ def test_the_watch_sees_what_waits() -> None:
     assert len(waits.found) >= 4
 
 
-def test_draws_beside_rows_of_logits(executor: Executor) -> None:
+def test_draws_beside_rows_of_logits(executor: LaunchingExecutor) -> None:
     step = mixed(executor)
     output = executor.step(step)
     assert output.logits.shape == (2, executor.info.spec.vocab_size)
@@ -212,12 +214,12 @@ def test_an_export_for_logits_draws_nothing(export: Any, open_cuda: OpenCuda) ->
 
 
 def test_a_step_without_memory_harms_no_other(
-    executor: Executor, monkeypatch: pytest.MonkeyPatch
+    executor: LaunchingExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = executor.step(one_token_each(3)).logits.copy()
     with monkeypatch.context() as patch:
 
-        def fail(*args: object) -> None:
+        def fail(*args: object, **options: object) -> None:
             raise torch.OutOfMemoryError("CUDA out of memory")
 
         patch.setattr("backends.cuda.executor.run_others", fail)
@@ -226,7 +228,9 @@ def test_a_step_without_memory_harms_no_other(
     np.testing.assert_array_equal(executor.step(one_token_each(3)).logits, expected)
 
 
-def test_an_image_without_memory(executor: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_without_memory(
+    executor: LaunchingExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*args: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
@@ -235,7 +239,9 @@ def test_an_image_without_memory(executor: Executor, monkeypatch: pytest.MonkeyP
         executor.encode_image(random_image(1, 3))
 
 
-def test_other_failures_are_told(executor: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_failures_are_told(
+    executor: LaunchingExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*args: object, **options: object) -> None:
         raise RuntimeError("the device is gone\nFor debugging consider this and that.")
 
@@ -246,12 +252,12 @@ def test_other_failures_are_told(executor: Executor, monkeypatch: pytest.MonkeyP
         executor.encode_image(random_image(1, 1))
 
 
-def test_more_cells_than_memory(executor: Executor) -> None:
+def test_more_cells_than_memory(executor: LaunchingExecutor) -> None:
     with pytest.raises(InvalidInputError, match=f"no memory for {2**50} cells of"):
         executor.allocate(2**50)
 
 
-def test_a_closed_executor_runs_nothing(executor: Executor) -> None:
+def test_a_closed_executor_runs_nothing(executor: LaunchingExecutor) -> None:
     executor.close()
     for use in (
         lambda: executor.step(one_token_each(1)),

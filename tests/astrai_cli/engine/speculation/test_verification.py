@@ -11,6 +11,7 @@ from byte_tokenizer import END, VOCABULARY, byte_text
 from engine_clients import CONTEXT, GREEDY, Client, alone, run_schedule
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from launching_executor import LaunchingNumpyExecutor
 from numpy.typing import NDArray
 from numpy_executor import NumpyExecutor, hash_logits
 
@@ -75,12 +76,14 @@ def answers_of(clients: Sequence[Client]) -> list[tuple[object, ...]]:
     n_draft=st.integers(1, 7),
     pages=st.tuples(st.sampled_from([1, 3, 4]), st.integers(CONTEXT, 3 * CONTEXT)),
     adaptive=st.booleans(),
+    executor=st.sampled_from([NumpyExecutor, LaunchingNumpyExecutor]),
 )
 def test_answers_are_the_same_with_drafts(
     asked: list[GenerationRequest],
     accuracy: float,
     n_draft: int,
     pages: tuple[int, int],
+    executor: type[NumpyExecutor],
     *,
     adaptive: bool,
 ) -> None:
@@ -96,10 +99,13 @@ def test_answers_are_the_same_with_drafts(
     text = byte_text(END, *range(200, 205))
     plain = [Client(request) for request in asked]
     run_schedule(plain, limits, text=text)
+    early = [Client(request) for request in asked]
+    run_schedule(early, limits, LaunchingNumpyExecutor(VOCABULARY, CONTEXT, 32), text)
+    assert answers_of(early) == answers_of(plain)
     known = {request.prompt: (*alone(request), 0, 0) for request in asked}
     drafted = [Client(request) for request in asked]
     proposer = ReplayProposer(known, accuracy, n_draft)
-    engine = run_schedule(drafted, limits, text=text, proposer=proposer)
+    engine = run_schedule(drafted, limits, executor(VOCABULARY, CONTEXT, 32), text, proposer)
     assert answers_of(drafted) == answers_of(plain)
     stats = engine.get_stats()
     assert stats["cells_used"] == 0
