@@ -12,6 +12,7 @@ import argparse
 import statistics
 import threading
 import time
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ from astrai_cli.engine.prompts import PreparedPrompt
 from astrai_cli.engine.request import Event, Finish
 from astrai_cli.engine.scheduler import InferenceScheduler
 from astrai_cli.engine.task import Task
+from astrai_cli.errors import InvalidInputError
 from astrai_cli.models.spec import ModelSpec, RopeSpec
 from backends.base import ExecutorInfo, Step, StepOutput
 
@@ -67,6 +69,9 @@ class IdleExecutor:
         self._ended = time.perf_counter()
         return output
 
+    def encode_image(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        raise InvalidInputError("there is no vision tower")
+
     def close(self) -> None:
         """There is nothing to free."""
 
@@ -81,7 +86,7 @@ class SilentTask(Task):
     def _logit_rows(self, n: int) -> int:
         return int(n == self.n_pending)
 
-    def _accept(self, logits: NDArray[np.float32]) -> None:
+    def _accept(self, logits: NDArray[np.float32], drawn: Sequence[int]) -> None:
         self.append(0)
         if self.n_known == self.n_tokens_max:
             self.end("length")
