@@ -6,7 +6,7 @@ context are kept by whoever runs the draft.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,24 @@ from torch import Tensor, nn
 from astrai_cli.models.decoder import Attend, Block, Rotation, split_heads
 from astrai_cli.models.draft_spec import DraftFile, DraftSpec
 from astrai_cli.models.rope import rope_frequencies
+
+
+class Taps:
+    """Takes the outputs of some layers of the target, in a step; a `Tap`."""
+
+    def __init__(self, layers: Sequence[int]) -> None:
+        self._layers = layers
+        self._outputs: dict[int, Tensor] = {}
+
+    def __call__(self, layer: int, h: Tensor) -> None:
+        if layer in self._layers:
+            self._outputs[layer] = h
+
+    def take(self) -> Tensor:
+        """The layers' outputs side by side, [T, layers * width]; once for each step."""
+        taken = torch.cat([self._outputs[layer] for layer in self._layers], dim=1)
+        self._outputs.clear()
+        return taken
 
 
 class _Encoder(nn.Module):

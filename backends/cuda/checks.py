@@ -10,15 +10,19 @@ import torch
 from torch import Tensor, nn
 
 from astrai_cli.models.decoder import Block, Decoder
+from astrai_cli.models.draft import BlockDraft
+from astrai_cli.models.draft_spec import DraftSpec
 from astrai_cli.models.spec import ModelSpec, RopeSpec
 from backends.affine import SUPERBLOCK
 from backends.base import ExecutorInfo, SequenceStep, Step
 from backends.cuda import kernels
 from backends.cuda.attention import CellPool
 from backends.cuda.decoder import DeviceBlock, Float32Head
+from backends.cuda.draft import CudaDraft
 from backends.cuda.forward import prepare_static, run_others
 from backends.cuda.inputs import Layout, StepTensors, upload
 from backends.cuda.matrices import PackedLinear, PackedMatrix
+from backends.drafting import DraftOwner, DraftStep
 from backends.packing import PackedStep, pack
 
 # Relative errors that no rounding of bfloat16 explains.
@@ -41,9 +45,17 @@ SPEC = ModelSpec(
     qk_norm=False,
     windows=(None, 40),
 )
+# Its heads are so many that a block's rows do not attend together.
+DRAFT_SPEC = DraftSpec(
+    layers=replace(SPEC, architecture="dflash", n_heads=16, qk_norm=True, windows=(None, None)),
+    taps=(0,),
+    max_block=12,
+    mask_id=SPEC.vocab_size - 1,
+)
 # Bits, group, and whether scales are nested: those of Q4_0, Q8_0, Q4_K, Q5_K and Q6_K.
 FORMS = ((4, 32, False), (8, 32, False), (4, 32, True), (8, 32, True), (8, 16, True))
 _PAGE_SIZE, _CELLS = 16, 512
+_DRAFT_STARTS = (100, 37, 5, 128, 1, 64)
 
 
 def check_products(device: torch.device, dtype: torch.dtype) -> float:
@@ -86,10 +98,34 @@ def check_graphs(device: torch.device, dtype: torch.dtype) -> float:
     return _error(logits[:3], expected)
 
 
+def check_drafts(device: torch.device, dtype: torch.dtype) -> float:
+    """The worst relative error of blocks of a small draft, and of what is proposed.
+
+    Of the latter, how far its logits lie below the highest, on average.
+    """
+    target = random_decoder(device, dtype)
+    draft = CudaDraft(
+        random_draft(device, dtype), target, n_tokens=0, max_owners=len(_DRAFT_STARTS)
+    )
+    draft.allocate(_CELLS, SPEC.context_length)
+    _fill(draft.pool)
+    errors = []
+    for n_owners in (1, 3, len(_DRAFT_STARTS)):
+        step = _draft_step(n_owners)
+        expected = draft.hidden(step, gather=True)
+        errors.append(_error(draft.hidden(step), expected))
+        logits = target.output(expected[:, 1:].flatten(0, 1))
+        proposed = upload(draft.propose(step).astype(np.int64), device).view(-1, 1)
+        highest = logits.amax(dim=1, keepdim=True)
+        errors.append(float(((highest - logits.gather(1, proposed)) / highest).mean()))
+    return max(errors)
+
+
 CHECKS: Mapping[str, Callable[[torch.device, torch.dtype], float]] = {
     "products with packed matrices": check_products,
     "attention": check_attention,
     "fused blocks and graphs": check_graphs,
+    "block drafts": check_drafts,
 }
 
 
@@ -115,6 +151,17 @@ def random_decoder(
     decoder.blk = nn.ModuleList(DeviceBlock(block, compiled=is_gpu) for block in _blocks(decoder))
     decoder.rope_frequencies = decoder.rope_frequencies.to(device)
     return decoder.requires_grad_(False).eval()
+
+
+def random_draft(
+    device: torch.device, dtype: torch.dtype, spec: DraftSpec = DRAFT_SPEC
+) -> BlockDraft:
+    """A draft of random numbers."""
+    with device:
+        draft = BlockDraft(spec).to(device)
+    for parameter in draft.parameters():
+        parameter.data = parameter.data.to(dtype)
+    return draft.requires_grad_(False).eval()
 
 
 def random_matrix(
@@ -195,6 +242,16 @@ def _steps(spec: ModelSpec, n_singles: int, n_prompt: int) -> tuple[Step, Packed
     ]
     step = Step(sequences, _PAGE_SIZE)
     return step, pack(step, ExecutorInfo(spec, "cuda", 512, spec.context_length, 0), _CELLS)
+
+
+def _draft_step(n_owners: int) -> DraftStep:
+    """Blocks of answers in pages of no order, which some of them share."""
+    pages = np.random.default_rng(1).integers(0, _CELLS // _PAGE_SIZE, (n_owners, 8), np.int32)
+    owners = [
+        DraftOwner(number, start, own)
+        for number, (start, own) in enumerate(zip(_DRAFT_STARTS, pages, strict=False))
+    ]
+    return DraftStep(owners, DRAFT_SPEC.max_block, _PAGE_SIZE)
 
 
 def _error(actual: Tensor, expected: Tensor) -> float:

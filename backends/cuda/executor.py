@@ -29,13 +29,13 @@ from backends.cuda import kernels
 from backends.cuda.attention import CellPool
 from backends.cuda.build import use_cache_folder
 from backends.cuda.device import choose_device, device_name, free_memory, naming_memory
+from backends.cuda.draft import CudaDraft
 from backends.cuda.forward import StaticForward, prepare_static, run_others
 from backends.cuda.inputs import Layout
 from backends.cuda.loading import load_decoder, load_draft, load_tower
 from backends.cuda.results import RunningStep, failure
 from backends.drafting import DraftStep, check_draft
 from backends.packing import PackedStep, check_image, pack
-from backends.torch_draft import TorchDraft
 
 # Sequences, snapshots and capture slots.
 MAX_RESIDENT = 64
@@ -56,7 +56,7 @@ class CudaExecutor:
         forward_sizes: Sequence[int],
         dtype: torch.dtype,
         *,
-        draft: TorchDraft | None = None,
+        draft: CudaDraft | None = None,
     ) -> None:
         """forward_sizes: the counts of sequences to prepare steps for, ascending.
 
@@ -94,9 +94,14 @@ class CudaExecutor:
         drafting = draft_to_open(artifact, limits)
         draft = None
         with naming_memory(device, f"the weights of {path.name}"):
-            if drafting is not None:
-                draft = TorchDraft(load_draft(path, drafting.spec, dtype, device))
             decoder = load_decoder(path, spec, dtype, device, packed=packed)
+            if drafting is not None:
+                draft = CudaDraft(
+                    load_draft(path, drafting.spec, dtype, device),
+                    decoder,
+                    n_tokens=limits.dflash_n_draft,
+                    max_owners=drafting.max_owners,
+                )
             tower = None if vision is None else load_tower(path, vision.spec, dtype, device)
         info = ExecutorInfo(
             spec=spec,
@@ -130,8 +135,7 @@ class CudaExecutor:
         with naming_memory(self._device, f"{cells} cells of {size} bytes each"):
             pool = CellPool(self._info.spec, cells, self._dtype, self._device)
             if self._draft is not None:
-                # With the cell of padding.
-                self._draft.allocate(cells + 1)
+                self._draft.allocate(cells, self._info.max_context)
             self._static = prepare_static(
                 decoder, pool, self._sizes, self._info.max_context, self._draft
             )
@@ -158,11 +162,11 @@ class CudaExecutor:
 
     @torch.inference_mode()
     def draft(self, step: DraftStep) -> NDArray[np.int32]:
+        self._open_decoder()
         check_draft(step, self._info, 0 if self._pool is None else self._pool.n_cells)
-        if self._draft is None:
-            raise ExecutionError("the executor is closed")
+        assert self._draft is not None
         try:
-            return self._draft.propose(step, self._open_decoder())
+            return self._draft.propose(step)
         except RuntimeError as error:
             raise failure(error) from error
 
@@ -210,6 +214,8 @@ class CudaExecutor:
     def _drop_cells(self) -> None:
         self._pool = None
         self._static = []
+        if self._draft is not None:
+            self._draft.drop_cells()
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 

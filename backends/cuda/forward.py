@@ -13,19 +13,13 @@ from torch import Tensor
 from astrai_cli.models.decoder import Decoder, Tap, ignore_outputs
 from backends.cuda import kernels
 from backends.cuda.attention import CellPool
-from backends.cuda.inputs import Group, Layout, StepTensors, put_drawn, staged, upload
-from backends.torch_draft import TorchDraft
-
-# Graphs need what they call compiled and loaded before they are captured.
-_WARM_UPS = 3
+from backends.cuda.draft import CudaDraft
+from backends.cuda.graphs import Prepared, can_capture
+from backends.cuda.inputs import Group, Layout, StepTensors, put_drawn, upload
 
 
 class StaticForward:
-    """`forward_{size}`: one token of each of `size` sequences.
-
-    On a GPU with kernels it is a graph, which is launched as a whole; what differs from step
-    to step is in one buffer.
-    """
+    """`forward_{size}`: one token of each of `size` sequences."""
 
     def __init__(
         self,
@@ -33,7 +27,7 @@ class StaticForward:
         pool: CellPool,
         size: int,
         buffer: Tensor,
-        draft: TorchDraft | None = None,
+        draft: CudaDraft | None = None,
     ) -> None:
         """buffer: int32, as long as `StepTensors.most_integers` says; other sizes may share it.
 
@@ -43,41 +37,23 @@ class StaticForward:
         self._decoder = decoder
         self._pool = pool
         self._draft = draft
-        self._buffer = buffer
         self._rows = torch.arange(size, device=buffer.device)
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._logits = torch.empty(0)
+        self._prepared = Prepared(self._run, buffer)
 
     def capture(self, memory: Any) -> Any:
-        """Compile and load what it runs, and capture it; the memory that graphs may share.
-
-        memory: that of another graph, or None.
-        """
-        idle = Layout.idle(self._pool.padding).padded(self.size, self._pool.padding)
-        for _ in range(_WARM_UPS):
-            _, inputs = self(idle)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=memory):
-            self._logits = self._run(inputs, ())
-        self._graph = graph
-        return graph.pool()
+        """As `Prepared.capture` does."""
+        padding = self._pool.padding
+        return self._prepared.capture(Layout.idle(padding).padded(self.size, padding), memory)
 
     def __call__(self, layout: Layout, drawn: Tensor | None = None) -> tuple[Tensor, StepTensors]:
         """Logits [size, vocabulary], valid until the next step, of a layout of `size` rows.
 
         drawn: what the step before drew, where the layout follows it.
         """
-        integers = layout.integers()
-        source = staged(integers, self._buffer.device)
-        self._buffer[: len(integers)].copy_(source, non_blocking=True)
-        inputs = StepTensors.of(self._buffer, layout)
+        inputs = self._prepared.load(layout)
         if drawn is not None and layout.follows:
             put_drawn(inputs.tokens, drawn)
-        if self._graph is None:
-            return self._run(inputs, layout.groups), inputs
-        self._graph.replay()
-        return self._logits, inputs
+        return self._prepared.run(inputs, layout.groups), inputs
 
     def _run(self, inputs: StepTensors, groups: Sequence[Group]) -> Tensor:
         attend = self._pool.attend_by(inputs, groups)
@@ -89,11 +65,11 @@ class StaticForward:
         return logits
 
 
-def _tap_of(draft: TorchDraft | None) -> Tap:
+def _tap_of(draft: CudaDraft | None) -> Tap:
     return ignore_outputs if draft is None else draft.tap
 
 
-def _keep(draft: TorchDraft | None, inputs: StepTensors) -> None:
+def _keep(draft: CudaDraft | None, inputs: StepTensors) -> None:
     """Give the draft its rows of the context."""
     if draft is not None:
         draft.keep(inputs.positions, inputs.cells)
@@ -105,7 +81,7 @@ def run_others(
     layout: Layout,
     embeddings: NDArray[np.float32],
     *,
-    draft: TorchDraft | None = None,
+    draft: CudaDraft | None = None,
     drawn: Tensor | None = None,
 ) -> Tensor:
     """`forward_others`: logits [R, vocabulary] of the rows wanted, of any step."""
@@ -127,7 +103,7 @@ def prepare_static(
     pool: CellPool,
     sizes: Sequence[int],
     max_context: int,
-    draft: TorchDraft | None = None,
+    draft: CudaDraft | None = None,
 ) -> list[StaticForward]:
     """The prepared sizes, ascending; captured where the device runs kernels on a GPU.
 
@@ -137,7 +113,7 @@ def prepare_static(
     most = StepTensors.most_integers(max(sizes, default=0), max_context)
     buffer = torch.zeros(most, dtype=torch.int32, device=device)
     forwards = [StaticForward(decoder, pool, size, buffer, draft) for size in sizes]
-    if device.type == "cuda" and kernels.available(device):
+    if can_capture(device):
         warm_up(decoder, pool)
         memory = None
         # The largest first: the smaller ones fit into its memory.

@@ -40,10 +40,10 @@ class Group:
 class Layout:
     """The rows of a step: first the sequences of one token, then the others.
 
-    rows: [4, T], of each its token, its position, the cell it is written to, and where its
-    sequence's pages begin in `pages` [P]. tiles: [2, M], consecutive rows of one sequence:
-    their first and their count. wanted: [R], the rows whose logits are, in the order of the
-    step's sequences. embedded: [E], the rows that images fill.
+    rows: [4, T], of each its token, its position, which is the last that it sees, the cell it
+    is written to, and where its sequence's pages begin in `pages` [P]. tiles: [2, M],
+    consecutive rows of one sequence: their first and their count. wanted: [R], the rows whose
+    logits are, in the order of the step's sequences. embedded: [E], the rows that images fill.
     """
 
     rows: Integers
@@ -70,7 +70,7 @@ class Layout:
         by_row = packed.tokens, packed.positions, packed.cells, np.repeat(first_pages, counts)
         return cls(
             rows=np.stack([each[order].astype(np.int32) for each in by_row]),
-            tiles=_tiles(counts[sequences], tile_rows),
+            tiles=cut_in_tiles(counts[sequences], tile_rows),
             pages=np.concatenate(seen),
             page_size=step.page_size,
             wanted=place[packed.rows].astype(np.int32),
@@ -85,7 +85,7 @@ class Layout:
         rows = np.stack([zeros, np.arange(n_rows, dtype=np.int32), zeros + cell, zeros])
         return cls(
             rows=rows.astype(np.int32),
-            tiles=_tiles(np.array([n_rows]), tile_rows),
+            tiles=cut_in_tiles(np.array([n_rows]), tile_rows),
             pages=zeros,
             page_size=1,
             wanted=np.array([n_rows - 1], dtype=np.int32),
@@ -187,7 +187,8 @@ def _aligned(length: int) -> int:
     return -(-length // _ALIGNMENT) * _ALIGNMENT
 
 
-def _tiles(counts: NDArray[np.int64], tile_rows: int) -> Integers:
+def cut_in_tiles(counts: NDArray[np.int64], tile_rows: int) -> Integers:
+    """`Layout.tiles` of sequences with these counts of rows, each tile of tile_rows at most."""
     per_sequence = -(-counts // tile_rows)
     first_tile = np.cumsum(per_sequence) - per_sequence
     index = np.arange(per_sequence.sum()) - np.repeat(first_tile, per_sequence)

@@ -149,7 +149,7 @@ if triton is not None:
         first_page = tl.load(first_pages_at + first_row)
         page_size = tl.load(page_size_at)
         first = tl.load(positions_at + first_row)
-        end = first + count
+        end = tl.load(positions_at + first_row + count - 1) + 1
         begin = tl.maximum(first - window + 1, 0) if window else 0
         part = tl.cdiv(tl.cdiv(end - begin, splits), block_keys) * block_keys
         low = begin + split * part

@@ -28,8 +28,8 @@ from backends.base import (
     vision_patch_limit,
 )
 from backends.drafting import DraftStep, check_draft
+from backends.eager.draft import EagerDraft
 from backends.packing import check_image, pack
-from backends.torch_draft import TorchDraft
 
 MAX_STEP_TOKENS = 512
 
@@ -52,7 +52,7 @@ class EagerExecutor:
             with open_draft(model, limits.draft_gguf) as draft:
                 self._draft = None
                 if draft is not None and limits.dflash:
-                    self._draft = TorchDraft(load_draft(draft))
+                    self._draft = EagerDraft(load_draft(draft))
         self._info = ExecutorInfo(
             spec=spec,
             backend="eager",

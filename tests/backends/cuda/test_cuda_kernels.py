@@ -24,9 +24,9 @@ from backends.cuda.matrices import PackedEmbedding, PackedLinear
 CPU = torch.device("cpu")
 _INTERPRET = """
 import torch
-from backends.cuda.checks import check_attention, check_graphs, check_products
+from backends.cuda.checks import CHECKS
 with torch.inference_mode():
-    for check in (check_products, check_attention, check_graphs):
+    for check in CHECKS.values():
         assert check(torch.device("cpu"), torch.float32) < 1e-5, check
 """
 

@@ -1,4 +1,4 @@
-"""The block draft in PyTorch, with the cells of its context, on any device."""
+"""The block draft of the eager backend, with the cells of its context."""
 
 from __future__ import annotations
 
@@ -8,51 +8,39 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from astrai_cli.models.decoder import Attend, Decoder
-from astrai_cli.models.draft import BlockDraft
+from astrai_cli.models.draft import BlockDraft, Taps
 from backends.drafting import DraftStep
 
 
-class TorchDraft:
+class EagerDraft:
     """A draft whose context's keys and values lie in the cells of the target's tokens."""
 
     def __init__(self, draft: BlockDraft) -> None:
-        """draft: on its device, in the number type of its keys and values too."""
         self.spec = draft.spec
         self._draft = draft
-        self._dtype = draft.fc.weight.dtype
-        self._device = draft.fc.weight.device
-        self._taps: dict[int, Tensor] = {}
+        self.tap = Taps(draft.spec.taps)
         self.allocate(0)
 
     @property
     def bytes_per_cell(self) -> int:
-        return self.spec.layers.kv_values_per_token * self._dtype.itemsize
+        return self.spec.layers.kv_values_per_token * torch.float32.itemsize
 
     def allocate(self, cells: int) -> None:
         layers = self.spec.layers
         shape = (layers.n_layers, cells, layers.n_kv_heads, layers.head_width)
-        self._keys, self._values = (
-            torch.zeros(shape, dtype=self._dtype, device=self._device) for _ in range(2)
-        )
-
-    def tap(self, layer: int, h: Tensor) -> None:
-        """Take a layer's output, where the draft reads it."""
-        if layer in self.spec.taps:
-            self._taps[layer] = h
+        self._keys, self._values = torch.zeros(shape), torch.zeros(shape)
 
     def keep(self, positions: Tensor, cells: Tensor) -> None:
         """Give the tokens of the step whose layers were tapped their rows of the context."""
-        taps = torch.cat([self._taps[layer] for layer in self.spec.taps], dim=1)
-        self._taps.clear()
-        for layer, (k, v) in enumerate(self._draft.context(taps, positions)):
-            self._keys[layer, cells] = k.to(self._dtype)
+        for layer, (k, v) in enumerate(self._draft.context(self.tap.take(), positions)):
+            self._keys[layer, cells] = k
             self._values[layer, cells] = v
 
     def propose(self, step: DraftStep, target: Decoder) -> NDArray[np.int32]:
         """int32 [owners, block - 1]."""
         proposing = self.hidden(step, target)[:, 1:]
         proposed = target.output(proposing.flatten(0, 1)).argmax(-1).to(torch.int32)
-        rows: NDArray[np.int32] = proposed.view(len(step.owners), -1).cpu().numpy()
+        rows: NDArray[np.int32] = proposed.view(len(step.owners), -1).numpy()
         return rows
 
     def hidden(self, step: DraftStep, target: Decoder) -> Tensor:
@@ -62,21 +50,16 @@ class TorchDraft:
         starts = torch.tensor([owner.start for owner in step.owners])
         positions = starts[:, None] + torch.arange(step.block)
         h: Tensor = self._draft(
-            target.token_embd(tokens.flatten().to(self._device)),
-            positions.flatten().to(self._device),
-            self._attend(step),
+            target.token_embd(tokens.flatten()), positions.flatten(), self._attend(step)
         )
         return h.view(*tokens.shape, -1)
 
     def _attend(self, step: DraftStep) -> Attend:
         """Each block's rows see its context and each other."""
-        context = [
-            torch.from_numpy(owner.context_cells(step.page_size)).to(self._device)
-            for owner in step.owners
-        ]
+        context = [torch.from_numpy(each.context_cells(step.page_size)) for each in step.owners]
 
         def attend(q: Tensor, k: Tensor, v: Tensor, _positions: Tensor, layer: int) -> Tensor:
-            blocks = (torch.split(x.squeeze(2).to(self._dtype), step.block) for x in (q, k, v))
+            blocks = (torch.split(x.squeeze(2), step.block) for x in (q, k, v))
             outputs = [
                 nn.functional.scaled_dot_product_attention(
                     _by_head(queries),
