@@ -2,4 +2,6 @@
 
 import pytest
 
-pytest.register_assert_rewrite("conformance", "engine_suite", "server_suite", "step_texts")
+pytest.register_assert_rewrite(
+    "conformance", "draft_answers", "draft_suite", "engine_suite", "server_suite", "step_texts"
+)

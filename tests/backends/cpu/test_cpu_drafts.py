@@ -29,7 +29,9 @@ def artifact(cache_dir: Path) -> Artifact:
 class TestCpuDrafts(DraftSuite):
     # The weights are int8.
     least_margin = 0.03
-    every = 3
+    # Steps give a row the same bits whatever else is in them.
+    rounding = 0
+    n_talks = 7
 
     @pytest.fixture(scope="class")
     @classmethod

@@ -24,7 +24,8 @@ from backends.numbers import NUMBER_TYPES
 
 
 class TestMlxDrafts(DraftSuite):
-    # On the processor MLX is slow. Odd, so that all four cuts of prompts are among them.
+    # On the processor MLX is slow.
+    n_talks = 2
     every = 21
 
     @pytest.fixture(scope="class")

@@ -8,6 +8,7 @@ from itertools import count
 import numpy as np
 import pytest
 from byte_tokenizer import END, VOCABULARY, byte_text
+from chi_square import bound, compare
 from engine_clients import CONTEXT, GREEDY, Client, alone, run_schedule
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -241,7 +242,10 @@ class _WronglyVerified(GenerationTask):
 def histogram(
     kind: type[GenerationTask], first_seed: int, guess: NDArray[np.int32] | None
 ) -> NDArray[np.int64]:
-    """How often each first three tokens came, of N_SAMPLES answers with seeds of their own."""
+    """How often each first three tokens came, of N_SAMPLES answers with seeds of their own.
+
+    [N_TOKENS ** LENGTH]
+    """
     logits: dict[tuple[int, ...], NDArray[np.float32]] = {}
 
     def after(tokens: Sequence[int]) -> NDArray[np.float32]:
@@ -270,14 +274,7 @@ def histogram(
             rows = [after(run[: task.n_computed + 1 + row]) for row in range(n)]
             task.advance(n, np.stack(rows))
         counts[tuple(task.history[1 : 1 + LENGTH])] += 1
-    return counts
-
-
-def chi_square(one: NDArray[np.int64], other: NDArray[np.int64]) -> float:
-    """The statistic of two samples of one size being of one distribution."""
-    total = one + other
-    seen = total > 0
-    return float((((one - other) ** 2)[seen] / total[seen]).sum())
+    return counts.reshape(-1)
 
 
 @pytest.fixture(scope="module")
@@ -285,17 +282,15 @@ def without_drafts() -> NDArray[np.int64]:
     return histogram(GenerationTask, 10**6, None)
 
 
-# Of 63 degrees of freedom: exceeded once in ten thousand times.
-BOUND = 113.5
-
-
 def test_samples_with_drafts_have_the_model_s_distribution(
     without_drafts: NDArray[np.int64],
 ) -> None:
     drafted = histogram(GenerationTask, 0, np.array([2, 1], np.int32))
-    assert chi_square(drafted, without_drafts) < BOUND
+    statistic, degrees = compare(drafted, without_drafts)
+    assert statistic < bound(degrees)
 
 
 def test_a_wrong_rule_of_acceptance_would_be_noticed(without_drafts: NDArray[np.int64]) -> None:
     drafted = histogram(_WronglyVerified, 0, np.array([2, 1], np.int32))
-    assert chi_square(drafted, without_drafts) > 10 * BOUND
+    statistic, degrees = compare(drafted, without_drafts)
+    assert statistic > 10 * bound(degrees)
