@@ -82,7 +82,8 @@ class ExportConfig(_Bounds, _Vision, DraftModel, DraftBounds):
     activation_dtype: Literal["float16", "bfloat16", "float32"] | None = Field(
         None,
         description="Number type the mlx and cuda backends compute in and store keys and values "
-        "in, float16 and bfloat16 when left out; other backends have one of their own.",
+        "in, float16 and bfloat16 when left out. The cpu backend makes int8 programs when left "
+        "out, and with float32 ones whose weights are the file's own; it takes no other.",
     )
     forward_sizes: Counts = Field(
         (1, 2, 4, 8, 16, 32, 64),

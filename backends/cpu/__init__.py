@@ -15,11 +15,11 @@ from backends.cpu.build import build_library, find_compiler, library_path
 
 
 class CpuBackend:
-    """Exports GGUF files to int8 programs and runs them."""
+    """Exports GGUF files to int8 or float32 programs and runs them."""
 
     name = "cpu"
     runs_model_files = False
-    own_options = frozenset({"draft_gguf", "kv_dtype"})
+    own_options = frozenset({"activation_dtype", "draft_gguf", "kv_dtype"})
 
     def unavailable(self) -> str | None:
         try:
@@ -35,7 +35,10 @@ class CpuBackend:
     def export(
         self, source: Path, target: Path, options: Any, progress: Progress
     ) -> dict[str, Any]:
-        """Write `model.pte`. Raises ModelFileError, BackendUnavailableError, ExecutionError."""
+        """Write `model.pte`.
+
+        Raises InvalidInputError, ModelFileError, BackendUnavailableError, ExecutionError.
+        """
         # PyTorch and the lowering tools take seconds to import, and running needs neither.
         with _quiet_tools():
             try:

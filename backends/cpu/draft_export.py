@@ -1,7 +1,4 @@
-"""A block draft as one `.pte`: a method for the context's rows and one for blocks.
-
-Its weights keep nearly 16 bits: it is small, and what its errors cost is accepted tokens.
-"""
+"""A block draft as one `.pte`: a method for the context's rows and one for blocks."""
 
 from __future__ import annotations
 
@@ -18,6 +15,7 @@ from astrai_cli.models.draft import BlockDraft, load_draft
 from astrai_cli.models.draft_spec import DraftFile, DraftSpec
 from astrai_cli.models.weights import TensorSource
 from backends.base import Progress
+from backends.cpu.arithmetic import DraftWeights
 from backends.cpu.draft import PROGRAM_NAME
 from backends.cpu.lowering import (
     Program,
@@ -27,14 +25,6 @@ from backends.cpu.lowering import (
     write_exported,
 )
 from backends.cpu.operators import rotate
-from backends.cpu.quantized import (
-    PRECISE_LEVELS,
-    Int8Linear,
-    PreciseLinear,
-    RowNorm,
-    round_embedding,
-)
-from backends.cpu.rounding import Int8Matrix, round_to_int8
 from backends.cpu.segments import FirstSegment, LastSegment, MiddleSegment
 
 ROWS_AT_ONCE = 8192
@@ -82,11 +72,17 @@ class DraftExporter:
     """One export of a draft, with the embedding and the head of its target."""
 
     def __init__(
-        self, file: DraftFile, target: TensorSource, options: ExportConfig, progress: Progress
+        self,
+        file: DraftFile,
+        target: TensorSource,
+        weights: DraftWeights,
+        options: ExportConfig,
+        progress: Progress,
     ) -> None:
         self._spec = file.spec
         self._draft = load_draft(file)
         self._target = target
+        self._weights = weights
         # The context has the rows of a step, and blocks those of their owners.
         blocks = options.max_draft_owners * file.spec.max_block
         self._max_rows = max(options.max_prefill_chunk, blocks)
@@ -94,8 +90,8 @@ class DraftExporter:
 
     def write(self, folder: Path) -> None:
         """Write the program. Raises ModelFileError, ExecutionError."""
-        self._progress("rounding the draft", 0.92)
-        _make_precise(self._draft)
+        self._progress("converting the draft", 0.92)
+        self._weights.put_into(self._draft)
         lowering = SegmentLowering(self._max_rows)
         layers = self._spec.layers
         frequencies = self._draft.rope_frequencies
@@ -109,7 +105,8 @@ class DraftExporter:
             segments.append(lowering.lower(MiddleSegment(previous, block), inputs))
             previous = block
         segments.append(lowering.lower(LastSegment(previous, self._head()), inputs))
-        program = Program(layers, self._embedding(), frequencies, segments)
+        embedding = self._weights.embedding(self._rows_of("token_embd.weight"))
+        program = Program(layers, embedding, frequencies, segments)
         context = _Context(self._spec, maps, frequencies)
         methods = {
             "forward": export_step(program, self._max_rows),
@@ -119,29 +116,11 @@ class DraftExporter:
 
     def _head(self) -> nn.Module:
         tied = self._target.spec.tied_head
-        rows = self._rows_of("token_embd.weight" if tied else "output.weight")
-        parts = [round_to_int8(part, None) for part in rows]
-        matrix = Int8Matrix(
-            torch.cat([part.values for part in parts]), torch.cat([part.scales for part in parts])
-        )
-        return nn.Sequential(self._draft.output_norm, Int8Linear(matrix, None))
-
-    def _embedding(self) -> tuple[Tensor, Tensor]:
-        parts = [
-            round_embedding(rows, PRECISE_LEVELS) for rows in self._rows_of("token_embd.weight")
-        ]
-        return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+        matrix = self._rows_of("token_embd.weight" if tied else "output.weight")
+        return nn.Sequential(self._draft.output_norm, self._weights.head(matrix))
 
     def _rows_of(self, name: str) -> Iterator[Tensor]:
         n = self._spec.layers.vocab_size
         for begin in range(0, n, ROWS_AT_ONCE):
             rows = np.arange(begin, min(begin + ROWS_AT_ONCE, n))
             yield torch.from_numpy(self._target.get_rows(name, rows))
-
-
-def _make_precise(draft: BlockDraft) -> None:
-    for name, module in list(draft.named_modules()):
-        if isinstance(module, nn.Linear):
-            draft.set_submodule(name, PreciseLinear(module.weight))
-        elif isinstance(module, nn.RMSNorm):
-            draft.set_submodule(name, RowNorm(module))

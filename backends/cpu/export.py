@@ -1,9 +1,8 @@
-"""A model file as one `.pte` with int8 weights, read and rounded layer by layer."""
+"""A model file as one `.pte`, read and converted layer by layer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,31 +12,16 @@ from torch import Tensor, nn
 
 from astrai_cli.config import ExportConfig
 from astrai_cli.errors import ModelFileError
-from astrai_cli.models.decoder import Block, norm_embeddings
+from astrai_cli.models.decoder import Block
 from astrai_cli.models.draft_spec import open_draft
 from astrai_cli.models.rope import rope_frequencies
 from astrai_cli.models.source import ModelSource, open_source, open_vision
 from astrai_cli.models.spec import MUSE_GLIMMER, ModelSpec
 from backends.base import Progress
-from backends.cpu.calibration import Calibration, calibration_tokens
+from backends.cpu.arithmetic import TextWeights, arithmetic
 from backends.cpu.draft import BLOCK, CONTEXT
 from backends.cpu.draft_export import DraftExporter
 from backends.cpu.lowering import Program, SegmentLowering, export_step, write_exported
-from backends.cpu.quantized import (
-    PRECISE_LEVELS,
-    QuantizedHead,
-    quantize_block,
-    round_embedding,
-)
-from backends.cpu.rotation import (
-    BlockHadamard,
-    ResidualRotation,
-    hadamard,
-    rotate_block,
-    runtime_block,
-    turn_block,
-)
-from backends.cpu.rounding import INT8_MAX, Int8Matrix, round_to_int8
 from backends.cpu.segments import FirstSegment, LastSegment, MiddleSegment
 from backends.cpu.vision import ENCODER, PROJECTOR
 from backends.cpu.vision_export import VisionExporter
@@ -47,7 +31,7 @@ ROWS_AT_ONCE = 8192
 
 
 class Exporter:
-    """One export. Memory: the int8 weights, the float32 weights of a layer, the calibration.
+    """One export. Memory: weights as `weights` makes them, and the float32 weights of a layer.
 
     taps: layers whose outputs the program gives besides the logits, side by side.
     """
@@ -55,21 +39,17 @@ class Exporter:
     def __init__(
         self,
         source: ModelSource,
+        weights: TextWeights,
         options: ExportConfig,
         progress: Progress,
         taps: Sequence[int] = (),
     ) -> None:
         self._taps = tuple(taps)
         self._spec: ModelSpec = source.spec
-        self._weights = source.weights
+        self._source = source.weights
+        self._weights = weights
         self._max_rows = options.max_prefill_chunk
         self._progress = progress
-        self._rotation = _stream_rotation(self._spec)
-        self._frequencies = torch.from_numpy(rope_frequencies(self._spec.rope))
-        tokens = calibration_tokens(source.tokenizer(), self._spec)
-        rows = self._weights.get_rows("token_embd.weight", tokens.reshape(-1))
-        h = self._stream(torch.from_numpy(rows)).view(*tokens.shape, self._spec.width)
-        self._calibration = Calibration(h, self._spec, self._frequencies)
 
     def write(self, path: Path) -> None:
         """Write the program. Raises ModelFileError, ExecutionError."""
@@ -86,24 +66,21 @@ class Exporter:
                 segments.append(lowering.lower(MiddleSegment(previous, block), inputs))
             previous = block
         assert previous is not None
-        self._progress("rounding the head", 0.85)
+        self._progress("converting the head", 0.85)
         segments.append(lowering.lower(LastSegment(previous, self._head()), inputs))
         self._progress("writing the program", 0.9)
-        program = Program(self._spec, self._embedding(), self._frequencies, segments, self._taps)
+        embedding = self._weights.embedding(self._rows_of("token_embd.weight"))
+        frequencies = torch.from_numpy(rope_frequencies(self._spec.rope))
+        program = Program(self._spec, embedding, frequencies, segments, self._taps)
         write_exported(path, {"forward": export_step(program, self._max_rows)})
 
     def _blocks(self) -> Iterator[Block]:
         for layer in range(self._spec.n_layers):
             self._progress(
-                f"rounding layer {layer + 1} of {self._spec.n_layers}",
+                f"converting layer {layer + 1} of {self._spec.n_layers}",
                 0.8 * layer / self._spec.n_layers,
             )
-            block = self._load_block(layer)
-            if self._rotation is None:
-                turn_block(block)
-            else:
-                rotate_block(block, self._rotation)
-            yield quantize_block(block, self._calibration.run(block))
+            yield self._weights.block(self._load_block(layer))
 
     def _load_block(self, layer: int) -> Block:
         with torch.device("meta"):
@@ -112,55 +89,30 @@ class Exporter:
         block.load_state_dict(state, assign=True)
         return block.requires_grad_(False).eval()
 
-    def _head(self) -> QuantizedHead:
-        norm = nn.Sequential(
-            nn.RMSNorm(self._spec.width, self._spec.norm_eps).requires_grad_(False)
-        )
-        turn: Callable[[Tensor], Tensor] = nn.Identity()
-        if self._rotation is not None:
-            turn = self._rotation.of_rows
-        elif (block := runtime_block(self._spec.width)) is not None:
-            turn = partial(hadamard, block=block)
-            norm.append(BlockHadamard(block))
+    def _head(self) -> nn.Module:
         gains = self._tensor("output_norm.weight")
         gains *= self._spec.logit_scale / (self._spec.logit_cap or 1.0)
-        moments = self._calibration.run_head(norm).moments
         name = "token_embd.weight" if self._spec.tied_head else "output.weight"
-        parts = [round_to_int8(turn(rows * gains), moments) for rows in self._rows_of(name)]
-        matrix = Int8Matrix(
-            torch.cat([part.values for part in parts]), torch.cat([part.scales for part in parts])
-        )
-        return QuantizedHead(norm, matrix, self._spec.logit_cap)
-
-    def _embedding(self) -> tuple[Tensor, Tensor]:
-        levels = INT8_MAX if self._spec.post_norm_eps is None else PRECISE_LEVELS
-        parts = [
-            round_embedding(self._stream(rows), levels)
-            for rows in self._rows_of("token_embd.weight")
-        ]
-        return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
-
-    def _stream(self, embeddings: Tensor) -> Tensor:
-        """Rows of the embedding [n, width] as the residual stream begins with them."""
-        rows = norm_embeddings(embeddings, self._spec)
-        return rows if self._rotation is None else self._rotation.of_rows(rows)
+        return self._weights.head(gains, self._rows_of(name))
 
     def _rows_of(self, name: str) -> Iterator[Tensor]:
         for begin in range(0, self._spec.vocab_size, ROWS_AT_ONCE):
             end = min(begin + ROWS_AT_ONCE, self._spec.vocab_size)
-            yield torch.from_numpy(self._weights.get_rows(name, np.arange(begin, end)))
+            yield torch.from_numpy(self._source.get_rows(name, np.arange(begin, end)))
 
     def _tensor(self, name: str) -> Tensor:
-        return torch.from_numpy(np.require(self._weights.get(name), requirements="W"))
+        return torch.from_numpy(np.require(self._source.get(name), requirements="W"))
 
 
 def export_program(
     source: Path, target: Path, options: ExportConfig, progress: Progress
 ) -> dict[str, Any]:
-    """Write `model.pte`, and the files of the vision tower, into the folder `target`.
+    """Write `model.pte`, and the files of tower and draft, into the folder `target`.
 
-    Returns what the manifest notes about them. Raises ModelFileError, ExecutionError.
+    Returns what the manifest notes about them. Raises InvalidInputError, ModelFileError,
+    ExecutionError.
     """
+    chosen = arithmetic(options.activation_dtype)
     methods = ["forward"]
     with (
         open_source(source) as model,
@@ -169,23 +121,18 @@ def export_program(
         torch.inference_mode(),
     ):
         taps = () if draft is None else draft.spec.taps
-        if taps and _stream_rotation(model.spec) is not None:
+        if taps and chosen.turns_stream(model.spec):
             raise ModelFileError(
                 f"{source}: the cpu backend exports drafts of {MUSE_GLIMMER!r} only, "
                 f"not of {model.spec.architecture!r}"
             )
-        Exporter(model, options, progress, taps).write(target / PROGRAM_NAME)
+        text = Exporter(model, chosen.text(model), options, progress, taps)
+        text.write(target / PROGRAM_NAME)
         if draft is not None:
-            DraftExporter(draft, model.weights, options, progress).write(target)
+            weights = chosen.draft()
+            DraftExporter(draft, model.weights, weights, options, progress).write(target)
             methods += [BLOCK, CONTEXT]
         if tower is not None:
-            rotation = _stream_rotation(model.spec)
-            turn = nn.Identity() if rotation is None else rotation.of_rows
-            VisionExporter(tower, turn, progress).write(target)
+            VisionExporter(tower, chosen.vision(tower.spec, model.spec), progress).write(target)
             methods += [ENCODER, PROJECTOR]
-    return {"program": PROGRAM_NAME, "methods": methods}
-
-
-def _stream_rotation(spec: ModelSpec) -> ResidualRotation | None:
-    """None where norms behind sub-layers have weights in the stream's own basis."""
-    return ResidualRotation(spec.width) if spec.post_norm_eps is None else None
+    return {"program": PROGRAM_NAME, "methods": methods, **chosen.details}

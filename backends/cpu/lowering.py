@@ -1,4 +1,4 @@
-"""From quantized modules to one ExecuTorch program with the XNNPACK delegate.
+"""From modules that XNNPACK runs to one ExecuTorch program with the XNNPACK delegate.
 
 Attention lies between delegates, so a model of n layers has n + 1 segments: what
 comes before the first attention, what lies between two, what follows the last.
@@ -58,7 +58,7 @@ class _Constants:
 
     @classmethod
     def of(cls, segment: nn.Module) -> _Constants:
-        tensors = dict(segment.named_buffers())
+        tensors = {**dict(segment.named_parameters()), **dict(segment.named_buffers())}
         signature = tuple((name, t.dtype, tuple(t.shape)) for name, t in tensors.items())
         data = {_key(name, t): _bytes(t) for name, t in tensors.items()}
         keys = tuple((name, _key(name, t)) for name, t in tensors.items())

@@ -44,4 +44,4 @@ rotate = torch.ops.astrai.rotate.default
 """x [T, heads, 1, D] turned by cos and sin [T, half]."""
 
 embed = torch.ops.astrai.embed.default
-"""float32 rows [T, width] of an int8 or int16 table with one float16 scale a group of values."""
+"""float32 rows [T, width] of an int8, int16 or float32 table, one float16 scale a group."""

@@ -1,4 +1,4 @@
-"""The decoder's modules in the form XNNPACK runs: int8 weights, activations rounded row by row."""
+"""Linear maps with int8 weights as XNNPACK runs them, activations rounded row by row."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import torch.ao.quantization.fx._decomposed
 from torch import Tensor, nn
 
 from astrai_cli.models.decoder import Block
+from astrai_cli.models.vision import VisionBlock
+from backends.cpu.modules import use_row_norms
 from backends.cpu.rounding import INT8_MAX, InputStatistics, Int8Matrix, round_to_int8
 
 _ops = torch.ops.quantized_decomposed
@@ -50,26 +52,6 @@ class Int8Linear(nn.Module):
             self.values, self.scales, self.zero_points, 0, -INT8_MAX, INT8_MAX, torch.int8
         )
         return nn.functional.linear(x, weight, self.bias)
-
-
-class RowNorm(nn.Module):
-    """RMSNorm whose mean is a matrix product, since XNNPACK has no mean over rows."""
-
-    mean: Tensor
-    eps: Tensor
-    weight: Tensor | None
-
-    def __init__(self, norm: nn.RMSNorm) -> None:
-        super().__init__()
-        (width,) = norm.normalized_shape
-        self.register_buffer("mean", torch.full((1, width), 1 / width))
-        self.register_buffer("eps", torch.full((1,), norm.eps or 0.0))
-        weight = norm.weight.detach()
-        self.register_buffer("weight", None if (weight == 1).all() else weight.clone())
-
-    def forward(self, x: Tensor) -> Tensor:
-        normed = x * torch.rsqrt(nn.functional.linear(x * x, self.mean, self.eps))
-        return normed if self.weight is None else normed * self.weight
 
 
 class PreciseLinear(nn.Module):
@@ -114,34 +96,29 @@ def quantize_block(block: Block, statistics: Mapping[str, InputStatistics]) -> B
         rounded = Int8Linear(round_to_int8(linear.weight, inputs.moments), bias)
         alone = name.startswith(("attn_output", "ffn_down")) or (name == "attn_gate" and precise)
         block.set_submodule(name, nn.Sequential(RoundRows(), rounded) if alone else rounded)
-    for name, module in list(block.named_modules()):
-        if isinstance(module, nn.RMSNorm):
-            block.set_submodule(name, RowNorm(module))
+    use_row_norms(block)
     # Maps that share an input share its rounding.
     for name in ("ffn_norm",) if precise else ("attn_norm", "ffn_norm"):
         block.set_submodule(name, nn.Sequential(block.get_submodule(name), RoundRows()))
     return block
 
 
-class QuantizedHead(nn.Module):
-    """The final norm and the head, with a soft cap where there is one.
+_SHARE_AN_INPUT = frozenset({"attn_q", "attn_k", "attn_v", "ffn_up"})
 
-    norm: an RMSNorm, or one and what follows it. matrix: divided by the cap.
-    """
 
-    cap: Tensor | None
-
-    def __init__(self, norm: nn.Sequential, matrix: Int8Matrix, cap: float | None) -> None:
-        super().__init__()
-        first, *rest = norm
-        assert isinstance(first, nn.RMSNorm)
-        self.norm = nn.Sequential(RowNorm(first), *rest, RoundRows())
-        self.output = Int8Linear(matrix, None)
-        self.register_buffer("cap", None if cap is None else torch.full((1,), cap))
-
-    def forward(self, h: Tensor) -> Tensor:
-        logits: Tensor = self.output(self.norm(h))
-        return logits if self.cap is None else torch.tanh(logits) * self.cap
+def quantize_vision_block(block: VisionBlock) -> VisionBlock:
+    """Put rounded maps and norms in the place of a rotated block's own."""
+    for name, linear in list(block.named_modules()):
+        if isinstance(linear, nn.Linear):
+            bias = linear.bias.detach().clone()
+            rounded = Int8Linear(round_to_int8(linear.weight, None), bias)
+            alone = nn.Sequential(RoundRows(), rounded)
+            block.set_submodule(name, rounded if name in _SHARE_AN_INPUT else alone)
+    use_row_norms(block)
+    # Maps that share an input share its rounding.
+    for name in ("ln1", "ln2"):
+        block.set_submodule(name, nn.Sequential(block.get_submodule(name), RoundRows()))
+    return block
 
 
 EMBEDDING_GROUP = 32

@@ -1,4 +1,4 @@
-"""A vision tower as `vision.pte`, read and rounded layer by layer.
+"""A vision tower as `vision.pte`, read layer by layer.
 
 Attention lies between the program's methods: whoever runs it holds all patches and
 gives each method some rows at a time, so that the memory the program plans for does
@@ -7,7 +7,7 @@ not grow with images.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,44 +20,29 @@ from astrai_cli.models.vision import VisionBlock
 from astrai_cli.models.vision_spec import CHANNELS, PATCH_EMBEDDING, POSITION_TABLE
 from backends.artifact_vision import write_positions
 from backends.base import Progress
+from backends.cpu.arithmetic import VisionWeights
 from backends.cpu.lowering import SegmentLowering, write_methods
+from backends.cpu.modules import RowNorm
 from backends.cpu.operators import rotate
-from backends.cpu.quantized import Int8Linear, PreciseLinear, RoundRows, RowNorm
-from backends.cpu.rotation import ResidualRotation
-from backends.cpu.rounding import round_to_int8
 from backends.cpu.vision import (
     PROGRAM_NAME,
     PROJECTOR,
     ROWS_AT_ONCE,
     encoder_method,
 )
-from backends.cpu.vision_rotation import (
-    cells_from_stream,
-    plain_norm,
-    rotate_vision_block,
-    stream_map,
-)
 
 
 class _First(nn.Module):
     """Patches and positions become the residual stream, before the first attention."""
 
-    mean: Tensor
-
-    def __init__(
-        self, patches: nn.Linear, norm: nn.RMSNorm, stream: nn.Linear, block: VisionBlock
-    ) -> None:
+    def __init__(self, patches: nn.Linear, enter: nn.Module, block: VisionBlock) -> None:
         super().__init__()
-        width = stream.in_features
         self.patches = patches
-        self.register_buffer("mean", torch.full((1, width), 1 / width))
-        self.norm = RowNorm(norm)
-        self.stream = stream
+        self.enter = enter
         self.block = block
 
     def forward(self, patches: Tensor, positions: Tensor) -> tuple[Tensor, ...]:
-        h = self.patches(patches) + positions
-        h = self.stream(self.norm(h - nn.functional.linear(h, self.mean)))
+        h = self.enter(self.patches(patches) + positions)
         return *self.block.project(h), h
 
 
@@ -77,25 +62,22 @@ class _Middle(nn.Module):
 class _Last(nn.Module):
     """After the last attention, up to the norm."""
 
-    def __init__(self, block: VisionBlock, norm: nn.RMSNorm) -> None:
+    def __init__(self, block: VisionBlock, leave: nn.Module) -> None:
         super().__init__()
         self.block = block
-        self.norm = RowNorm(norm)
+        self.leave = leave
 
     def forward(self, attended: Tensor, h: Tensor) -> Tensor:
-        normed: Tensor = self.norm(self.block.merge(h, attended))
+        normed: Tensor = self.leave(self.block.merge(h, attended))
         return normed
 
 
 class _Projector(nn.Module):
-    """From cells to rows of the text model's width.
+    """From cells to rows of the text model's width."""
 
-    Its maps are few, and cost as much precision as all others together when they are rounded.
-    """
-
-    def __init__(self, maps: nn.ModuleList, norm: nn.RMSNorm) -> None:
+    def __init__(self, maps: Sequence[nn.Module], norm: nn.RMSNorm) -> None:
         super().__init__()
-        self.maps = maps
+        self.maps = nn.ModuleList(maps)
         self.norm = RowNorm(norm)
 
     def forward(self, cells: Tensor) -> Tensor:
@@ -121,17 +103,13 @@ class _Turned(nn.Module):
 
 
 class VisionExporter:
-    """One export of a tower. Memory: the int8 weights and a layer's float32 weights."""
+    """One export of a tower. Memory: its weights as `weights` makes them, and a layer's float32."""
 
-    def __init__(
-        self, source: VisionSource, text_rows: Callable[[Tensor], Tensor], progress: Progress
-    ) -> None:
-        """text_rows: what the text model's export does to rows [n, text width] of its stream."""
+    def __init__(self, source: VisionSource, weights: VisionWeights, progress: Progress) -> None:
         self._source = source
         self._spec = source.spec
-        self._text_rows = text_rows
+        self._weights = weights
         self._progress = progress
-        self._residual = ResidualRotation(source.spec.width)
 
     def write(self, folder: Path) -> None:
         """Write the program and the table of positions. Raises ModelFileError, ExecutionError."""
@@ -154,7 +132,7 @@ class VisionExporter:
                 add(layer, _Middle(previous, block), stream)
             previous = block
         assert previous is not None
-        last = _Last(previous, plain_norm(self._norm("v.post_ln")))
+        last = _Last(previous, self._weights.leave(self._norm("v.post_ln")))
         methods[encoder_method(spec.n_layers)] = (lowering.lower(last, stream), stream)
         cells = (spec.merge**2 * spec.width,)
         methods[PROJECTOR] = (lowering.lower(self._projector(), cells), cells)
@@ -164,38 +142,26 @@ class VisionExporter:
     def _blocks(self) -> Iterator[VisionBlock]:
         for layer in range(self._spec.n_layers):
             self._progress(
-                f"rounding layer {layer + 1} of {self._spec.n_layers} of the vision tower",
+                f"converting layer {layer + 1} of {self._spec.n_layers} of the vision tower",
                 0.9 + 0.1 * layer / self._spec.n_layers,
             )
             with torch.device("meta"):
                 block = VisionBlock(self._spec)
             state = {name: self._tensor(f"v.blk.{layer}.{name}") for name in block.state_dict()}
             block.load_state_dict(state, assign=True)
-            block.requires_grad_(False)
-            rotate_vision_block(block, self._residual)
-            yield _quantize_block(block)
+            yield self._weights.block(block.requires_grad_(False))
 
     def _first(self, block: VisionBlock) -> _First:
         spec = self._spec
         patches = nn.Linear(CHANNELS * spec.patch_size**2, spec.width, bias=False)
         patches.weight.data = self._tensor(PATCH_EMBEDDING).flatten(1)
-        norm = self._norm("v.pre_ln")
-        stream = stream_map(norm, self._residual)
-        return _First(patches.requires_grad_(False), plain_norm(norm), stream, block)
+        enter = self._weights.enter(self._norm("v.pre_ln"))
+        return _First(patches.requires_grad_(False), enter, block)
 
     def _projector(self) -> _Projector:
         spec = self._spec
-        norm = self._norm("v.post_ln")
-        first = cells_from_stream(self._tensor("mm.0.weight"), norm, self._residual)
-        # The norm behind the last map has no weight, so a rotation may come before it.
-        last = self._text_rows(self._tensor("mm.2.weight").T).T.contiguous()
-        maps = nn.ModuleList(
-            [
-                PreciseLinear(first.weight, first.bias.detach()),
-                PreciseLinear(self._tensor("mm.1.weight")),
-                PreciseLinear(last),
-            ]
-        )
+        matrices = [self._tensor(f"mm.{i}.weight") for i in range(3)]
+        maps = self._weights.projector(matrices, self._norm("v.post_ln"))
         return _Projector(maps, nn.RMSNorm(spec.text_width, spec.norm_eps).requires_grad_(False))
 
     def _norm(self, name: str) -> nn.LayerNorm:
@@ -206,22 +172,3 @@ class VisionExporter:
 
     def _tensor(self, name: str) -> Tensor:
         return torch.from_numpy(np.require(self._source.get(name), requirements="W"))
-
-
-_SHARE_AN_INPUT = frozenset({"attn_q", "attn_k", "attn_v", "ffn_up"})
-
-
-def _quantize_block(block: VisionBlock) -> VisionBlock:
-    """Put rounded maps and norms in the place of a rotated block's own."""
-    for name, linear in list(block.named_modules()):
-        if isinstance(linear, nn.Linear):
-            bias = linear.bias.detach().clone()
-            rounded = Int8Linear(round_to_int8(linear.weight, None), bias)
-            alone = nn.Sequential(RoundRows(), rounded)
-            block.set_submodule(name, rounded if name in _SHARE_AN_INPUT else alone)
-    for name in ("ln1", "ln2"):
-        norm = block.get_submodule(name)
-        assert isinstance(norm, nn.RMSNorm)
-        # Maps that share an input share its rounding.
-        block.set_submodule(name, nn.Sequential(RowNorm(norm), RoundRows()))
-    return block

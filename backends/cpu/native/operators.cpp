@@ -94,39 +94,55 @@ void scale_row(const Value* values, const half* scales, int64_t width, int64_t g
   }
 }
 
-// astrai::embed: rows of an int8 or int16 table [vocabulary, width] with one float16 scale for
-// each run of width / scales.size(1) values, as float32 [T, width]; or those that came with the
-// step.
+// Rows of a table by their ids, checked by the caller.
+template <typename Value>
+void embed_rows(const Tensor& tokens, const Tensor& table, const Tensor& scales, float* to) {
+  const int64_t width = table.size(1), groups = scales.size(1);
+  const int32_t* ids = tokens.const_data_ptr<int32_t>();
+  const Value* values = table.const_data_ptr<Value>();
+  const auto* all_scales = static_cast<const half*>(scales.const_data_ptr());
+  for (int64_t row = 0; row < tokens.size(0); row++) {
+    scale_row(values + ids[row] * width, all_scales + ids[row] * groups, width, width / groups,
+              to + row * width);
+  }
+}
+
+bool are_rows_of(const Tensor& tokens, const Tensor& table) {
+  const int32_t* ids = tokens.const_data_ptr<int32_t>();
+  return std::all_of(ids, ids + tokens.size(0),
+                     [&](int32_t id) { return id >= 0 && id < table.size(0); });
+}
+
+// astrai::embed: rows of an int8, int16 or float32 table [vocabulary, width] with one float16
+// scale for each run of width / scales.size(1) values, as float32 [T, width]; or those that came
+// with the step.
 Tensor& embed(KernelRuntimeContext& context, const Tensor& tokens, const Tensor& table,
               const Tensor& scales, Tensor& out) {
   ET_KERNEL_CHECK_MSG(context,
                       tokens.scalar_type() == ScalarType::Int && tokens.dim() == 1 &&
                           (table.scalar_type() == ScalarType::Char ||
-                           table.scalar_type() == ScalarType::Short) &&
-                          table.dim() == 2 &&
-                          scales.scalar_type() == ScalarType::Half && scales.dim() == 2 &&
-                          scales.size(0) == table.size(0) && scales.size(1) > 0 &&
-                          table.size(1) % scales.size(1) == 0 && is_float(out),
+                           table.scalar_type() == ScalarType::Short || is_float(table)) &&
+                          table.dim() == 2 && scales.scalar_type() == ScalarType::Half &&
+                          scales.dim() == 2 && scales.size(0) == table.size(0) &&
+                          scales.size(1) > 0 && table.size(1) % scales.size(1) == 0 &&
+                          is_float(out),
                       InvalidArgument, out, "embedding shapes do not fit");
-  const int64_t width = table.size(1), groups = scales.size(1), group = width / groups;
+  const int64_t width = table.size(1);
   ET_KERNEL_CHECK(context,
                   resize(out, {SizesType(tokens.size(0)), SizesType(width)}) == Error::Ok,
                   InvalidArgument, out);
-  const int32_t* ids = tokens.const_data_ptr<int32_t>();
-  const auto* all_scales = static_cast<const half*>(scales.const_data_ptr());
+  ET_KERNEL_CHECK_MSG(context, are_rows_of(tokens, table), InvalidArgument, out,
+                      "token id outside the table");
   float* to = out.mutable_data_ptr<float>();
-  for (int64_t row = 0; row < tokens.size(0); row++) {
-    const int64_t id = ids[row];
-    ET_KERNEL_CHECK_MSG(context, id >= 0 && id < table.size(0), InvalidArgument, out,
-                        "token id outside the table");
-    const half* row_scales = all_scales + id * groups;
-    if (table.scalar_type() == ScalarType::Char) {
-      scale_row(table.const_data_ptr<int8_t>() + id * width, row_scales, width, group,
-                to + row * width);
-    } else {
-      scale_row(table.const_data_ptr<int16_t>() + id * width, row_scales, width, group,
-                to + row * width);
-    }
+  switch (table.scalar_type()) {
+    case ScalarType::Char:
+      embed_rows<int8_t>(tokens, table, scales, to);
+      break;
+    case ScalarType::Short:
+      embed_rows<int16_t>(tokens, table, scales, to);
+      break;
+    default:
+      embed_rows<float>(tokens, table, scales, to);
   }
   const Embedded& given = running->embedded;
   ET_KERNEL_CHECK_MSG(context, given.count == 0 || given.width == width, InvalidArgument, out,

@@ -26,8 +26,8 @@ Ended = subprocess.CompletedProcess[str]
 CHUNK = 3
 STAGES = [
     "reading the model file",
-    "rounding layer 1 of 1",
-    "rounding the head",
+    "converting layer 1 of 1",
+    "converting the head",
     "writing the program",
 ]
 
@@ -143,7 +143,7 @@ def test_an_interrupted_export_leaves_no_artifact(
 
 def test_an_export_interrupted_in_the_vision_tower(model: Path, tmp_path: Path) -> None:
     process = start(model, "--mmproj", MMPROJ, "-o", "artifact", cwd=tmp_path)
-    wait_for(process, "rounding layer 2 of 5 of the vision tower")
+    wait_for(process, "converting layer 2 of 5 of the vision tower")
     process.send_signal(signal.SIGINT)
     process.communicate()
     assert process.returncode == 130
@@ -191,9 +191,9 @@ def test_memory_does_not_grow_with_float32_weights(tmp_path: Path) -> None:
         tmp_path, type="Q8_0", n_layers=last, width=width, ffn_width=width, head_width=256
     )
     process = start(model, "-o", "artifact", cwd=tmp_path)
-    wait_for(process, f"rounding layer {first} of {last}")
+    wait_for(process, f"converting layer {first} of {last}")
     before = resident_bytes(process)
-    wait_for(process, f"rounding layer {last} of {last}")
+    wait_for(process, f"converting layer {last} of {last}")
     grown = (resident_bytes(process) - before) / (last - first)
     process.kill()
     process.communicate()
