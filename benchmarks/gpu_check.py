@@ -3,12 +3,13 @@
     python benchmarks/gpu_check.py --output results
     python benchmarks/gpu_check.py --device cpu          # a dry run of everything, small
 
-Checks kernels, fused blocks and graphs against plain PyTorch, and a 4-bit model in bfloat16
-against float32; measures the card's memory bandwidth and matrix rate, then steps of a
-synthetic model of 8B's shape as shares of them. It prints one table and writes gpu_check.json.
-It needs what PyTorch's CUDA wheel brings and astrai's own packages: those that are missing
-are installed from a folder of wheels, where one is given. `transformers` and `vllm` are
-compared with where they are installed.
+Checks kernels, fused blocks, graphs and drafts against plain PyTorch, and a 4-bit model in
+bfloat16 against float32; counts how often the host waits in a step; measures the card's memory
+bandwidth and matrix rate, then attention, steps and drafts of a synthetic model of 8B's shape as
+shares of them. It prints one table and writes gpu_check.json. It needs what PyTorch's CUDA wheel
+brings and astrai's own packages: those that are missing are installed from a folder of wheels,
+where one is given. `flashinfer`, `transformers` and `vllm` are compared with where they are
+installed.
 """
 
 from __future__ import annotations

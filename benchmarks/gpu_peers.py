@@ -10,10 +10,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from gpu_subject import Subject
 
 from astrai_cli.models.spec import ModelSpec
 
 _PROMPT = 32
+
+
+def peers(subject: Subject) -> dict[str, Any]:
+    """Tokens a second of one answer by others, of the same shape in bfloat16."""
+    spec, answer = subject.size.spec, subject.size.answer
+    # Theirs may need the memory.
+    del subject.decoder
+    return {
+        "transformers": time_transformers(spec, subject.device, subject.size.dtype, answer),
+        "vllm": time_vllm(spec, answer) if subject.is_gpu else None,
+    }
 
 
 def time_transformers(
