@@ -2,117 +2,50 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path, PurePosixPath
-from typing import Annotated, Any
+from pathlib import Path
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from tokenizers import Tokenizer
 
 from astrai_cli.config import ExportConfig
-from astrai_cli.errors import ArtifactError
+from astrai_cli.errors import ArtifactError, InvalidInputError
 from astrai_cli.files import partial_folder, sha256_of, sync, sync_folder
-from astrai_cli.models.draft_spec import DraftFile, DraftSpec, open_draft
+from astrai_cli.manifest import (
+    FORMAT_VERSION,
+    MANIFEST_NAME,
+    ArtifactDraft,
+    ArtifactLimits,
+    ArtifactVision,
+    FileEntry,
+    Manifest,
+    Source,
+    read_manifest,
+)
+from astrai_cli.models.draft_spec import DraftFile, open_draft
 from astrai_cli.models.source import open_source, open_vision
 from astrai_cli.models.spec import ModelSpec
 from astrai_cli.models.tokenizer import SpecialTokens
 from astrai_cli.models.vision_spec import VisionSpec
 from backends.base import (
+    EXPORTED_CELLS,
     EXPORTED_VISION_PATCHES,
     Progress,
     check_options,
+    context_limit,
     get_backend,
     vision_patch_limit,
 )
 
 log = logging.getLogger(__name__)
 
-FORMAT_VERSION = 1
-MANIFEST_NAME = "astrai.json"
 TOKENIZER_NAME = "tokenizer.json"
 TEMPLATE_NAME = "chat_template.jinja"
-MAX_MANIFEST_BYTES = 2**24
 PRODUCERS = ("astrai", "torch", "executorch", "mlx")
-
-
-def _inside(name: str) -> str:
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or not path.parts:
-        raise ValueError("must be a path inside the artifact")
-    return name
-
-
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class ArtifactLimits(_Part):
-    """What the program was exported for, in tokens."""
-
-    max_prefill_chunk: int = Field(ge=1)
-    max_context: int = Field(ge=1)
-
-
-class Source(_Part):
-    """The model file an artifact was made from."""
-
-    name: str
-    sha256: str
-
-
-class ArtifactVision(_Part):
-    """The vision tower.
-
-    max_patches: of an image. mmproj: the file it was made from; None where the model has it.
-    """
-
-    spec: VisionSpec
-    max_patches: int = Field(ge=4)
-    mmproj: Source | None
-
-
-class ArtifactDraft(_Part):
-    """The block draft, with the largest block, and the file it was made from.
-
-    max_owners: sequences that it drafts for at once.
-    """
-
-    spec: DraftSpec
-    max_owners: int = Field(ge=1)
-    source: Source
-
-
-class FileEntry(_Part):
-    size: int = Field(ge=0)
-    sha256: str
-
-
-class Manifest(_Part):
-    """What `astrai.json` holds.
-
-    details: what the backend noted about its own files, such as their methods.
-    files: every file of the folder but the manifest, by its path inside it.
-    versions: the packages that produced it.
-    """
-
-    format_version: int
-    backend: str
-    spec: ModelSpec
-    limits: ArtifactLimits
-    special_tokens: SpecialTokens
-    source: Source
-    vision: ArtifactVision | None = None
-    draft: ArtifactDraft | None = None
-    export_options: dict[str, Any]
-    details: dict[str, Any]
-    files: dict[Annotated[str, AfterValidator(_inside)], FileEntry]
-    versions: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -128,7 +61,7 @@ class Artifact:
 
         Raises ArtifactError.
         """
-        manifest = _read_manifest(path)
+        manifest = read_manifest(path)
         for name, entry in manifest.files.items():
             file = path / name
             if not file.is_file():
@@ -173,31 +106,6 @@ class Artifact:
 
 def is_artifact(path: Path) -> bool:
     return (path / MANIFEST_NAME).is_file()
-
-
-def _read_manifest(path: Path) -> Manifest:
-    file = path / MANIFEST_NAME
-    try:
-        if file.stat().st_size > MAX_MANIFEST_BYTES:
-            raise ArtifactError(f"{file} has more than {MAX_MANIFEST_BYTES} bytes")
-        fields = json.loads(file.read_bytes())
-    except FileNotFoundError:
-        raise ArtifactError(f"{path}: not an artifact: it has no {MANIFEST_NAME}") from None
-    except OSError as error:
-        raise ArtifactError(f"{file}: {error.strerror}") from error
-    except (ValueError, RecursionError):
-        raise ArtifactError(f"{file} is not JSON") from None
-    found = fields.get("format_version") if isinstance(fields, dict) else None
-    if found != FORMAT_VERSION:
-        raise ArtifactError(
-            f"{path} has the format version {found}, must have {FORMAT_VERSION}: export it again"
-        )
-    try:
-        return Manifest.model_validate(fields)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise ArtifactError(f"{file}: {where}: {first['msg']}") from None
 
 
 @contextmanager
@@ -278,6 +186,7 @@ def export_model(
             special_tokens = model.special_tokens()
             spec, digest = model.spec, model.sha256
             vision = None if tower is None else _describe_tower(tower.spec, options)
+            _check_draft_cells(options, spec)
             draft = None if drafter is None else _describe_draft(drafter, options)
         details = backend.export(source, folder, options, progress)
         manifest = Manifest(
@@ -309,10 +218,29 @@ def _describe_tower(spec: VisionSpec, options: ExportConfig) -> ArtifactVision:
     )
 
 
+def _check_draft_cells(options: ExportConfig, spec: ModelSpec) -> None:
+    """A draft has the cells of one context at least, as long as it is by default."""
+    cells = options.draft_max_cells
+    if cells is None:
+        return
+    context = context_limit(spec, None)
+    most = options.max_cells or EXPORTED_CELLS
+    if options.draft_gguf is None:
+        problem = "there is no draft_gguf"
+    elif cells <= context:
+        problem = f"one context of {context} cells, and one for padded writes, need {context + 1}"
+    elif cells > most:
+        problem = f"max_cells is {most}, and a draft has no cells beside the model's"
+    else:
+        return
+    raise InvalidInputError(f"draft_max_cells is {cells}, but {problem}", param="draft_max_cells")
+
+
 def _describe_draft(file: DraftFile, options: ExportConfig) -> ArtifactDraft:
     return ArtifactDraft(
         spec=file.spec,
         max_owners=options.max_draft_owners,
+        max_cells=options.draft_max_cells,
         source=Source(name=file.path.name, sha256=file.sha256),
     )
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from astrai_cli.artifact import Artifact, ArtifactDraft
+from astrai_cli.artifact import Artifact
 from astrai_cli.config import LimitsConfig
 from astrai_cli.errors import ArtifactError, InvalidInputError, ModelFileError
 from astrai_cli.files import sha256_of
+from astrai_cli.manifest import ArtifactDraft, draft_export_command
 from astrai_cli.models.draft_spec import DraftFile, draft_tensors
 from backends.numbers import NumberType
 from backends.shards import PlannedTensor, ShardWriter
@@ -24,10 +25,7 @@ def draft_to_open(artifact: Artifact, limits: LimitsConfig) -> ArtifactDraft | N
     that cannot be read.
     """
     draft, named = artifact.manifest.draft, limits.draft_gguf
-    command = (
-        f"astrai export MODEL --backend {artifact.manifest.backend} "
-        f"--draft-gguf {named or 'FILE'} --output {artifact.path} --force"
-    )
+    command = draft_export_command(artifact.path, artifact.manifest.backend, named)
     if named is not None:
         try:
             is_own = draft is not None and sha256_of(named) == draft.source.sha256

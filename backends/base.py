@@ -154,7 +154,7 @@ class ExecutorInfo:
     the most patches an image may have. max_top_k: of a `Draw`; 0 where the executor draws
     no tokens. changes_logits: whether a `Draw` may have changes. cell_bounds: None where
     memory is the only bound. draft: of a `drafting.DraftingExecutor`, else None;
-    max_draft_owners: the most owners of its steps.
+    max_draft_owners: the most owners of its steps; draft_max_cells: of the cache, beside it.
     """
 
     spec: ModelSpec
@@ -170,6 +170,7 @@ class ExecutorInfo:
     cell_bounds: CellBounds | None = None
     draft: DraftSpec | None = None
     max_draft_owners: int = 0
+    draft_max_cells: int | None = None
 
 
 @runtime_checkable

@@ -12,7 +12,7 @@ from astrai_cli.commands.progress import show_progress
 from astrai_cli.settings import Settings
 
 if TYPE_CHECKING:
-    from astrai_cli.artifact import ArtifactDraft, ArtifactVision
+    from astrai_cli.manifest import ArtifactDraft, ArtifactVision
     from astrai_cli.models.inspect import Description
 
 _MAX_TEMPLATE_LINES = 12
@@ -110,9 +110,10 @@ def _images(vision: ArtifactVision | None) -> str:
 def _drafts(draft: ArtifactDraft | None) -> str:
     if draft is None:
         return "no"
+    cells = "" if draft.max_cells is None else f" and {draft.max_cells} cells"
     return (
-        f"blocks of {draft.spec.max_block} at most, for {draft.max_owners} answers at once, made "
-        f"from {draft.source.name}, SHA-256 {draft.source.sha256}"
+        f"blocks of {draft.spec.max_block} at most, for {draft.max_owners} answers at once{cells}, "
+        f"made from {draft.source.name}, SHA-256 {draft.source.sha256}"
     )
 
 

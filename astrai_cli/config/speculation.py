@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from astrai_cli.config.base import Group, UserPath
+from astrai_cli.config.base import INT32_MAX, Group, UserPath
 
 MAX_DRAFT_TOKENS = 64
 
@@ -30,6 +30,13 @@ class DraftBounds(Group):
         le=256,
         description="Answers that an exported block draft guesses for together; where more run, it "
         "does so several times in a step.",
+    )
+    draft_max_cells: int | None = Field(
+        None,
+        ge=2,
+        le=INT32_MAX,
+        description="Cells of the cache that an exported block draft is for: with dflash, serving "
+        "never has more. At most max_cells, and as many as the model has when left out.",
     )
 
 

@@ -304,7 +304,13 @@ class InferenceEngine:
 
     def _make_cache(self, info: ExecutorInfo) -> KVCache:
         n_sequences = EngineLimits.resolve(self.limits, info).max_sequences
-        return make_cache(self.limits, n_sequences, info.max_context, info.cell_bounds)
+        return make_cache(
+            self.limits,
+            n_sequences,
+            info.max_context,
+            info.cell_bounds,
+            draft_max_cells=info.draft_max_cells,
+        )
 
     def _complete(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
         started: list[tuple[GenerateResult, RequestHandle]] = []

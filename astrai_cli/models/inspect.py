@@ -11,16 +11,9 @@ import numpy as np
 from pydantic import BaseModel
 from tokenizers import Tokenizer
 
-from astrai_cli.artifact import (
-    TEMPLATE_NAME,
-    TOKENIZER_NAME,
-    Artifact,
-    ArtifactDraft,
-    ArtifactLimits,
-    ArtifactVision,
-    Source,
-)
+from astrai_cli.artifact import TEMPLATE_NAME, TOKENIZER_NAME, Artifact
 from astrai_cli.files import sha256_of
+from astrai_cli.manifest import ArtifactDraft, ArtifactLimits, ArtifactVision, Source
 from astrai_cli.models.architectures import expected_tensors
 from astrai_cli.models.resolve import is_model_folder
 from astrai_cli.models.source import open_source

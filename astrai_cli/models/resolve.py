@@ -7,16 +7,11 @@ import json
 import os
 from pathlib import Path
 
-from astrai_cli.artifact import (
-    FORMAT_VERSION,
-    Artifact,
-    export_model,
-    is_artifact,
-    producing_versions,
-)
+from astrai_cli.artifact import Artifact, export_model, is_artifact, producing_versions
 from astrai_cli.config import ExportConfig
 from astrai_cli.errors import ArtifactError, ModelFileError
 from astrai_cli.files import file_lock, sha256_of
+from astrai_cli.manifest import FORMAT_VERSION
 from astrai_cli.models.draft_spec import open_draft
 from astrai_cli.models.hf import CONFIG_NAME, is_hf_folder
 from astrai_cli.models.pull import ALIASES, HUB_PREFIX, pull

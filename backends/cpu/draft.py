@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from astrai_cli.artifact import ArtifactDraft
+from astrai_cli.manifest import ArtifactDraft
 from backends.cpu.program import Rows, StepProgram, StepRows
 from backends.drafting import DraftStep
 
@@ -29,6 +29,7 @@ class CpuDraft:
         """Load the program. Raises ArtifactError."""
         self.spec = spec = draft.spec
         self.max_owners = draft.max_owners
+        self.max_cells = draft.max_cells
         self._program = StepProgram(library, folder / PROGRAM_NAME, spec.layers, kv_dtype)
         self._cells = 0
         self.bytes_per_cell = self._program.bytes_per_cell

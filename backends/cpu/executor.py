@@ -61,6 +61,7 @@ class CpuExecutor:
             max_vision_patches=max_patches(artifact, limits),
             draft=None if draft is None else draft.spec,
             max_draft_owners=0 if draft is None else draft.max_owners,
+            draft_max_cells=None if draft is None else draft.max_cells,
         )
 
     def _load(self, artifact: Artifact, limits: LimitsConfig) -> int:

@@ -10,8 +10,9 @@ from ctypes import c_float, c_int64
 import numpy as np
 from numpy.typing import NDArray
 
-from astrai_cli.artifact import Artifact, ArtifactVision
+from astrai_cli.artifact import Artifact
 from astrai_cli.errors import ArtifactError, ExecutionError
+from astrai_cli.manifest import ArtifactVision
 from astrai_cli.models.vision_layout import PatchLayout, split_patches
 from astrai_cli.models.vision_spec import normalised
 from backends.artifact_vision import read_positions

@@ -118,6 +118,7 @@ class CudaExecutor:
             cell_bounds=CellBounds(details["max_cells"], MAX_RESIDENT),
             draft=None if drafting is None else drafting.spec,
             max_draft_owners=0 if drafting is None else drafting.max_owners,
+            draft_max_cells=None if drafting is None else drafting.max_cells,
         )
         return cls(info, decoder, tower, details["forward_sizes"], dtype, draft=draft)
 

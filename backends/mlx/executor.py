@@ -87,6 +87,7 @@ class MlxExecutor:
             max_top_k=MAX_TOP_K,
             draft=None if draft is None else draft.spec,
             max_draft_owners=0 if draft is None else draft.max_owners,
+            draft_max_cells=None if draft is None else draft.max_cells,
         )
 
     @property

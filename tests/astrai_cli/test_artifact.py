@@ -1,17 +1,26 @@
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from muse_fixtures import MMPROJ
+from muse_fixtures import CHAT_DRAFT, CHAT_MODEL, MMPROJ
 from recording_backend import RecordingBackend
 from tiny_models import CHAT_TEMPLATE, tiny_gguf
 
-from astrai_cli.artifact import MANIFEST_NAME, Artifact, Source, create_artifact, export_model
+from astrai_cli.artifact import Artifact, create_artifact, export_model
 from astrai_cli.config import ExportConfig
-from astrai_cli.errors import ArtifactError, BackendUnavailableError, ModelFileError
+from astrai_cli.errors import (
+    ArtifactError,
+    BackendUnavailableError,
+    InvalidInputError,
+    ModelFileError,
+)
 from astrai_cli.files import sha256_of
+from astrai_cli.manifest import MANIFEST_NAME, Source
 from astrai_cli.models.vision_spec import VisionFile
+
+CHAT_CONTEXT = 4096
 
 
 def silent(what: str, fraction: float) -> None:
@@ -58,6 +67,61 @@ def test_a_tower_of_another_model_is_refused(
     with pytest.raises(ModelFileError, match=r"gives rows of 256, and the text model takes 64"):
         export_model(source, tmp_path / "out", "recording", ExportConfig(mmproj=MMPROJ), silent)
     assert list(tmp_path.iterdir()) == [source]
+
+
+def test_holds_what_drafts(tmp_path: Path, recording_backend: RecordingBackend) -> None:
+    options = ExportConfig(draft_gguf=CHAT_DRAFT, max_draft_owners=3, draft_max_cells=5000)
+    export_model(CHAT_MODEL, tmp_path / "out", "recording", options, silent)
+    draft = Artifact.open(tmp_path / "out").manifest.draft
+    assert draft is not None
+    assert (draft.spec.max_block, draft.max_owners, draft.max_cells) == (8, 3, 5000)
+    assert draft.source == Source(name=CHAT_DRAFT.name, sha256=sha256_of(CHAT_DRAFT))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"draft_gguf": CHAT_DRAFT, "draft_max_cells": CHAT_CONTEXT},
+            f"{CHAT_CONTEXT} cells, and one for padded writes, need {CHAT_CONTEXT + 1}",
+        ),
+        (
+            {"draft_gguf": CHAT_DRAFT, "draft_max_cells": 6000, "max_cells": 5999},
+            "draft_max_cells is 6000, but max_cells is 5999",
+        ),
+        (
+            {"draft_gguf": CHAT_DRAFT, "draft_max_cells": 65537},
+            "draft_max_cells is 65537, but max_cells is 65536",
+        ),
+        ({"draft_max_cells": 6000}, "draft_max_cells is 6000, but there is no draft_gguf"),
+    ],
+)
+def test_cells_that_a_draft_cannot_have_are_refused(
+    tmp_path: Path, recording_backend: RecordingBackend, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        export_model(CHAT_MODEL, tmp_path / "out", "recording", ExportConfig(**options), silent)
+    assert recording_backend.exports == 0
+    assert not (tmp_path / "out").exists()
+
+
+def test_older_records_of_a_draft(tmp_path: Path, recording_backend: RecordingBackend) -> None:
+    """One without a bound of cells has none; one without its largest block is to be made again."""
+    folder = tmp_path / "out"
+    export_model(CHAT_MODEL, folder, "recording", ExportConfig(draft_gguf=CHAT_DRAFT), silent)
+    manifest = folder / MANIFEST_NAME
+    fields = json.loads(manifest.read_text())
+    del fields["draft"]["max_cells"]
+    manifest.write_text(json.dumps(fields))
+    draft = Artifact.open(folder).manifest.draft
+    assert draft is not None
+    assert draft.max_cells is None
+    del fields["draft"]["spec"]["max_block"]
+    manifest.write_text(json.dumps(fields))
+    command = f"astrai export MODEL --backend recording --draft-gguf FILE --output {folder} --force"
+    with pytest.raises(ArtifactError, match=re.escape(f"export it again: {command}")) as raised:
+        Artifact.open(folder)
+    assert "draft.spec.max_block" in str(raised.value)
 
 
 def test_rope_factors_survive(tmp_path: Path, recording_backend: RecordingBackend) -> None:

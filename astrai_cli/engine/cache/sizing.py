@@ -24,13 +24,19 @@ def capture_slots(limits: LimitsConfig, n_sequences: int) -> int:
 
 
 def make_cache(
-    limits: LimitsConfig, n_sequences: int, max_context: int, bounds: CellBounds | None = None
+    limits: LimitsConfig,
+    n_sequences: int,
+    max_context: int,
+    bounds: CellBounds | None = None,
+    *,
+    draft_max_cells: int | None = None,
 ) -> KVCache:
     """The cache that `limits` ask for, for n_sequences at once of max_context positions.
 
     A contiguous cache, one with snapshots, and one in a pool with bounds reserves max_context
     cells for each sequence, snapshot and capture slot; another paged cache needs the room of
-    one sequence. One of max_cells is left to the executor, for padded writes. Raises
+    one sequence. One of max_cells is left to the executor, for padded writes.
+    draft_max_cells: all that a block draft bears, that one included; None for no bound. Raises
     InvalidInputError with the numbers where that does not fit.
     """
     contiguous = limits.cache == "contiguous"
@@ -53,6 +59,8 @@ def make_cache(
             )
         reserved.check_resident(bounds.max_resident)
         reserved.check_cells(limits.max_cells or bounds.max_cells)
+    if draft_max_cells is not None:
+        reserved.check_draft(limits.max_cells, draft_max_cells)
     if limits.max_cells is None:
         n_cells = reserved.n_cells
     else:
@@ -87,6 +95,20 @@ class _Reserved:
             raise InvalidInputError(
                 f"max_cells is {max_cells}, but {self} of {self.each} cells each, and one for "
                 f"padded writes, need {n_needed}; lower max_context or raise max_cells",
+                param="max_cells",
+            )
+
+    def check_draft(self, max_cells: int | None, draft_max_cells: int) -> None:
+        if max_cells is None:
+            wanted = f"{self} of {self.each} cells each, and one for padded writes, need"
+            cure = "lower max_context or max_decode_sequences"
+        else:
+            wanted, cure = "max_cells is", "lower it"
+        n_cells = max_cells or self.n_cells + 1
+        if n_cells > draft_max_cells:
+            raise InvalidInputError(
+                f"{wanted} {n_cells}, but the block draft was exported for {draft_max_cells} "
+                f"(draft_max_cells); {cure}, or go without dflash",
                 param="max_cells",
             )
 

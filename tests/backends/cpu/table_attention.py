@@ -16,7 +16,8 @@ from executorch.exir import EdgeCompileConfig, to_edge
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from astrai_cli.artifact import Artifact, ArtifactLimits, Manifest, Source
+from astrai_cli.artifact import Artifact
+from astrai_cli.manifest import ArtifactLimits, Manifest, Source
 from astrai_cli.models.spec import ModelSpec, RopeSpec
 from astrai_cli.models.tokenizer import SpecialTokens
 from backends.cpu.operators import update_and_attend

@@ -78,3 +78,22 @@ def test_a_pool_with_bounds_reserves_for_all(limits: dict[str, Any], message: st
         make_cache(LimitsConfig(**limits), 4, 100, CellBounds(1000, 8))
     made = make_cache(LimitsConfig(page_size=50, max_cells=401), 4, 100, CellBounds(1000, 8))
     assert made.n_cells == 400
+
+
+@pytest.mark.parametrize("bounds", [None, CellBounds(1000, 8)])
+def test_a_draft_bounds_the_cells_too(bounds: CellBounds | None) -> None:
+    def draft_cache(cells: int, **limits: Any) -> KVCache:
+        config = LimitsConfig(page_size=50, **limits)
+        return make_cache(config, 4, 100, bounds, draft_max_cells=cells)
+
+    assert draft_cache(401).n_cells == 400
+    with pytest.raises(InvalidInputError, match=r"4 sequences, .* of 100 .* need 401, but .* 400 "):
+        draft_cache(400)
+    assert draft_cache(450, max_cells=450).n_cells == 400
+    with pytest.raises(InvalidInputError, match=r"max_cells is 451, but .* exported for 450 "):
+        draft_cache(450, max_cells=451)
+
+
+def test_a_draft_needs_no_more_than_there_is() -> None:
+    limits = LimitsConfig(page_size=50, max_cells=101)
+    assert make_cache(limits, 4, 100, draft_max_cells=101).n_cells == 100
