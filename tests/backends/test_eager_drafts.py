@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from draft_numbers import EagerNumbers, OpenDrafting, open_eager
 from draft_suite import DraftSuite, OpenEngine
 from muse_fixtures import CHAT_DRAFT, CHAT_MMPROJ, CHAT_MODEL
 
@@ -30,6 +31,13 @@ class TestEagerDrafts(DraftSuite):
             )
 
         return open_
+
+
+class TestEagerNumbers(EagerNumbers):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def open_drafting(cls) -> OpenDrafting:
+        return open_eager
 
 
 def test_dflash_without_a_draft_is_refused() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -25,7 +26,7 @@ torch._logging._internal.trace_log.propagate = True
 torch.set_num_threads(1)
 
 Export = Callable[..., Path]
-"""export(model, mmproj=None) -> the artifact's folder."""
+"""export(model, mmproj=None, **options) -> the artifact's folder."""
 
 
 def silent(what: str, fraction: float) -> None:
@@ -47,9 +48,12 @@ def export(tmp_path_factory: pytest.TempPathFactory, native_library: Path) -> Ex
     folder = tmp_path_factory.mktemp("artifacts")
 
     @cache
-    def export_once(source: Path, mmproj: Path | None = None) -> Path:
-        target = folder / source.stem
-        return export_model(source, target, "cpu", ExportConfig(mmproj=mmproj), silent).path
+    def export_once(source: Path, mmproj: Path | None, options: frozenset[Any]) -> Path:
+        target = folder / str(len(list(folder.iterdir())))
+        config = ExportConfig.model_validate({"mmproj": mmproj, **dict(options)})
+        return export_model(source, target, "cpu", config, silent).path
 
     assert get_backend("cpu").unavailable() is None
-    return export_once
+    return lambda source, mmproj=None, **options: export_once(
+        source, mmproj, frozenset(options.items())
+    )

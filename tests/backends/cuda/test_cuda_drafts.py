@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from draft_numbers import DraftNumbers, Floats, OpenDrafting
 from draft_suite import DraftSuite, OpenEngine
 from host_waits import HostWaits
 from muse_fixtures import CHAT_DRAFT, CHAT_MMPROJ, CHAT_MODEL, DRAFT, Q4_K_M
@@ -42,6 +43,18 @@ class TestCudaDrafts(DraftSuite):
             return load(folder, device="cpu", threads=1, max_context=1024, page_size=8, **limits)
 
         return open_
+
+
+class TestCudaNumbers(DraftNumbers):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def open_drafting(cls, export: Any, open_cuda: Callable[..., Any]) -> OpenDrafting:
+        return lambda model, draft: open_cuda(export(model, draft_gguf=draft), dflash=True)
+
+    @torch.inference_mode()
+    def hidden_and_logits(self, executor: Any, step: DraftStep) -> tuple[Floats, Floats]:
+        hidden = executor._draft.hidden(step)[0, 1:]
+        return hidden.numpy(), executor._decoder.output(hidden).numpy()
 
 
 class Pair:

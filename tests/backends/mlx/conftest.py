@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from astrai_cli.artifact import export_model
 from astrai_cli.config import ExportConfig
 
 Export = Callable[..., Path]
-"""export(model, mmproj=None, dtype="float32") -> the artifact's folder."""
+"""export(model, mmproj=None, dtype="float32", **options) -> the artifact's folder."""
 
 
 @pytest.fixture(scope="session")
@@ -21,9 +22,12 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> Export:
     folder = tmp_path_factory.mktemp("mlx")
 
     @cache
-    def export_once(source: Path, mmproj: Path | None, dtype: str) -> Path:
-        options = ExportConfig.model_validate({"mmproj": mmproj, "activation_dtype": dtype})
-        target = folder / f"{source.stem}-{dtype}-{mmproj is not None}"
-        return export_model(source, target, "mlx", options, lambda what, done: None).path
+    def export_once(source: Path, mmproj: Path | None, dtype: str, options: frozenset[Any]) -> Path:
+        chosen = {"mmproj": mmproj, "activation_dtype": dtype, **dict(options)}
+        target = folder / str(len(list(folder.iterdir())))
+        config = ExportConfig.model_validate(chosen)
+        return export_model(source, target, "mlx", config, lambda what, done: None).path
 
-    return lambda source, mmproj=None, dtype="float32": export_once(source, mmproj, dtype)
+    return lambda source, mmproj=None, dtype="float32", **options: export_once(
+        source, mmproj, dtype, frozenset(options.items())
+    )

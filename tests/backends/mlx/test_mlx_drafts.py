@@ -9,16 +9,18 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
+from draft_numbers import DraftNumbers, Floats, OpenDrafting
 from draft_suite import DraftSuite, OpenEngine
 from muse_fixtures import CHAT_DRAFT, CHAT_MMPROJ, CHAT_MODEL, DRAFT, TINY, distance
 
 from astrai_cli import load
-from astrai_cli.artifact import export_model
-from astrai_cli.config import ExportConfig
+from astrai_cli.config import LimitsConfig
 from astrai_cli.engine.engine import InferenceEngine
 from astrai_cli.models.draft_spec import DraftFile
 from backends.artifact_draft import write_draft
+from backends.base import get_backend
 from backends.drafting import DraftOwner, DraftStep
+from backends.mlx.device import on_device
 from backends.mlx.draft import MlxDraft
 from backends.numbers import NUMBER_TYPES
 
@@ -30,17 +32,26 @@ class TestMlxDrafts(DraftSuite):
 
     @pytest.fixture(scope="class")
     @classmethod
-    def open_engine(cls, tmp_path_factory: pytest.TempPathFactory) -> OpenEngine:
-        options = ExportConfig(
-            mmproj=CHAT_MMPROJ, draft_gguf=CHAT_DRAFT, activation_dtype="float32"
-        )
-        folder: Path = tmp_path_factory.mktemp("drafts") / "chat"
-        export_model(CHAT_MODEL, folder, "mlx", options, lambda what, fraction: None)
+    def open_engine(cls, export: Any) -> OpenEngine:
+        folder = export(CHAT_MODEL, CHAT_MMPROJ, draft_gguf=CHAT_DRAFT)
 
         def open_(**limits: Any) -> InferenceEngine:
             return load(folder, max_context=1024, page_size=8, **limits)
 
         return open_
+
+
+class TestMlxNumbers(DraftNumbers):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def open_drafting(cls, export: Any) -> OpenDrafting:
+        limits = LimitsConfig(dflash=True)
+        return lambda model, draft: get_backend("mlx").open(export(model, draft_gguf=draft), limits)
+
+    @on_device
+    def hidden_and_logits(self, executor: Any, step: DraftStep) -> tuple[Floats, Floats]:
+        hidden = executor._draft.hidden(step, executor._model)[0, 1:]
+        return np.asarray(hidden), np.asarray(executor._model.head(hidden))
 
 
 def test_hidden_rows_are_the_reference_s(tmp_path: Path) -> None:
