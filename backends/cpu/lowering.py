@@ -95,21 +95,52 @@ class SegmentLowering:
         return lowered
 
     def _lower(self, segment: nn.Module, widths: Sequence[int]) -> LoweredBackendModule:
-        rows = _row_count("rows", self._max_rows)
-        example = tuple(torch.zeros(_EXAMPLE_ROWS, width) for width in widths)
-        exported = torch.export.export(
-            segment, example, dynamic_shapes=({0: rows},) * len(example), strict=False
-        )
-        edge = to_edge(exported, compile_config=_edge_config()).exported_program()
+        edge = self._trace(segment, widths)
         for node in edge.graph.nodes:
             if is_dequant(node):
                 # Linear maps take the rounded values themselves, which those with a bias must know.
                 tag_as_implicit_q_dq(node)
         # The whole segment is given to the delegate; what it cannot run, it refuses.
         result = XnnpackBackend.preprocess(copy.deepcopy(edge), [])
+        outputs = [node.meta["val"].shape[1] for node in edge.graph.output_node().args[0]]
         return LoweredBackendModule(
-            edge, XnnpackBackend.__name__, result.processed_bytes, [], result.data_store_output
+            self._trace(_StandIn(outputs), widths),
+            XnnpackBackend.__name__,
+            result.processed_bytes,
+            [],
+            result.data_store_output,
         )
+
+    def _trace(self, segment: nn.Module, widths: Sequence[int]) -> torch.export.ExportedProgram:
+        rows = _row_count("rows", self._max_rows)
+        example = tuple(torch.zeros(_EXAMPLE_ROWS, width) for width in widths)
+        # One entry for `*inputs` of a stand-in, one for each input of others.
+        shapes: tuple[Any, ...] = ({0: rows},) * len(example)
+        exported = torch.export.export(
+            segment,
+            example,
+            dynamic_shapes=(shapes,) if isinstance(segment, _StandIn) else shapes,
+            strict=False,
+        )
+        edge: torch.export.ExportedProgram
+        edge = to_edge(exported, compile_config=_edge_config()).exported_program()
+        return edge
+
+
+class _StandIn(nn.Module):
+    """Has the shapes of a lowered segment, and next to nothing to trace.
+
+    The program around a segment is traced dozens of times, and the segment with it.
+    """
+
+    def __init__(self, outputs: Sequence[int]) -> None:
+        """outputs: the widths of what the segment gives."""
+        super().__init__()
+        self._outputs = tuple(outputs)
+
+    def forward(self, *inputs: Tensor) -> Tensor | tuple[Tensor, ...]:
+        outputs = tuple(inputs[0][:, :1].repeat(1, width) for width in self._outputs)
+        return outputs if len(outputs) > 1 else outputs[0]
 
 
 def _exchange(
