@@ -118,6 +118,8 @@ def test_a_folders_own_tower(tmp_path: Path, export: Export) -> None:
     with closing(open_cpu(artifact)) as executor:
         assert executor.info.vision == told.spec
         assert distance(executor.encode_image(pixels), expected) < 0.05
+    with closing(open_cpu(export(tmp_path, activation_dtype="float32"))) as executor:
+        assert distance(executor.encode_image(pixels), expected) < 1e-4
 
 
 def test_what_the_manifest_says(muse: Path, opened: Executor) -> None:
