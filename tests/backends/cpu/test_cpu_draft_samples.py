@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from muse_fixtures import CHAT_DRAFT, CHAT_MMPROJ, CHAT_MODEL
 from numpy.typing import NDArray
+from wrong_verification import Redrawn
 
 from astrai_cli import load
 from astrai_cli.config import ExportConfig
@@ -38,24 +39,7 @@ PROMPT = (
 Samples = Counter[tuple[int, ...]]
 
 
-class _Redrawn(GenerationTask):
-    """A wrong rule: where a guess is refused, another token is drawn from all of them."""
-
-    _end_of_draft = 0
-
-    def draft(self, token_ids: NDArray[np.int32]) -> None:
-        super().draft(token_ids)
-        self._end_of_draft = self.n_known + len(token_ids)
-
-    def _sample(self, logits: NDArray[np.float32]) -> int:
-        place = self.n_known
-        token_id = super()._sample(logits)
-        if place >= self._end_of_draft or self.history[place] == token_id:
-            return token_id
-        return self._pipeline.sample(logits, place + 1000)
-
-
-class _Greedy(_Redrawn):
+class _Greedy(Redrawn):
     """Another: a guess is accepted wherever it is the likeliest token."""
 
     def _sample(self, logits: NDArray[np.float32]) -> int:
@@ -130,7 +114,7 @@ def test_samples_with_drafts_have_the_distribution_of_those_without(
     assert statistic < most
 
 
-@pytest.mark.parametrize("kind", [_Redrawn, _Greedy])
+@pytest.mark.parametrize("kind", [Redrawn, _Greedy])
 def test_a_wrong_rule_of_acceptance_would_be_noticed(
     engine: InferenceEngine,
     without_drafts: Samples,

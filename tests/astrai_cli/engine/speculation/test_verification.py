@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from launching_executor import LaunchingNumpyExecutor
 from numpy.typing import NDArray
 from numpy_executor import NumpyExecutor, hash_logits
+from wrong_verification import Redrawn
 
 from astrai_cli.benchmark.replay import ReplayProposer
 from astrai_cli.config import LimitsConfig
@@ -221,24 +222,6 @@ N_TOKENS = 4
 LENGTH = 3
 
 
-class _WronglyVerified(GenerationTask):
-    """Draws again from all tokens where a guess is refused, instead of from the others."""
-
-    _end_of_draft = 0
-
-    def draft(self, token_ids: NDArray[np.int32]) -> None:
-        super().draft(token_ids)
-        self._end_of_draft = self.n_known + len(token_ids)
-
-    def _sample(self, logits: NDArray[np.float32]) -> int:
-        place = self.n_known
-        guess = self.history[place] if place < self._end_of_draft else -1
-        token_id = super()._sample(logits)
-        if token_id == guess or guess < 0:
-            return token_id
-        return self._pipeline.sample(logits, place + 1000)
-
-
 def histogram(
     kind: type[GenerationTask], first_seed: int, guess: NDArray[np.int32] | None
 ) -> NDArray[np.int64]:
@@ -291,6 +274,6 @@ def test_samples_with_drafts_have_the_model_s_distribution(
 
 
 def test_a_wrong_rule_of_acceptance_would_be_noticed(without_drafts: NDArray[np.int64]) -> None:
-    drafted = histogram(_WronglyVerified, 0, np.array([2, 1], np.int32))
+    drafted = histogram(Redrawn, 0, np.array([2, 1], np.int32))
     statistic, degrees = compare(drafted, without_drafts)
     assert statistic > 10 * bound(degrees)
