@@ -6,6 +6,7 @@ import hashlib
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.metadata import version
 from math import ceil
 from typing import Any
@@ -75,7 +76,7 @@ class ServingEngine:
     @property
     def fingerprint(self) -> str:
         """Changes where the same seeded request may be answered otherwise."""
-        digest = hashlib.sha256(f"{version('astrai')} {self.client.hello.model}".encode())
+        digest = hashlib.sha256(f"{_version()} {self.client.hello.model}".encode())
         return f"fp_{digest.hexdigest()[:10]}"
 
     @property
@@ -197,3 +198,9 @@ class ServingEngine:
             "restarts": client.restart_count,
         }
         return {**await client.stats(), "worker": worker}
+
+
+@cache
+def _version() -> str:
+    """Once: it is read from a file."""
+    return version("astrai")
