@@ -35,11 +35,10 @@ from backends.base import (
     EXPORTED_CELLS,
     EXPORTED_VISION_PATCHES,
     Progress,
-    check_options,
     context_limit,
-    get_backend,
     vision_patch_limit,
 )
+from backends.registry import check_options, get_backend
 
 log = logging.getLogger(__name__)
 

@@ -14,14 +14,8 @@ from astrai_cli.errors import AstraiError, BackendUnavailableError, InvalidInput
 from astrai_cli.models.resolve import resolve_artifact, resolve_model_file
 from astrai_cli.models.text import TextModel
 from astrai_cli.settings import read_settings, update_group
-from backends.base import (
-    EXPORTED_CELLS,
-    EXPORTED_STEP_TOKENS,
-    EXPORTED_VISION_PATCHES,
-    Progress,
-    check_options,
-    get_backend,
-)
+from backends.base import EXPORTED_CELLS, EXPORTED_STEP_TOKENS, EXPORTED_VISION_PATCHES, Progress
+from backends.registry import check_options, get_backend
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from server_process import ServerProcess, running_server
 from astrai_cli.config import ExportConfig, default_cache_dir
 from astrai_cli.models.pull import pull
 from astrai_cli.models.resolve import resolve_artifact
-from backends.base import get_backend
+from backends.registry import get_backend
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from backends.base import OWN_OPTIONS, Progress
+from backends.base import Progress
+from backends.registry import OWN_OPTIONS
 
 
 class RecordingBackend:

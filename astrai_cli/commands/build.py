@@ -10,7 +10,7 @@ from astrai_cli.settings import Settings
 @with_settings("backend")
 def build(*, settings: Settings) -> None:
     """Compile what a backend needs on this machine and print the file made."""
-    from backends.base import default_backend, get_backend
+    from backends.registry import default_backend, get_backend
 
     backend = get_backend(settings.config.model.backend or default_backend())
     with show_progress() as progress:

@@ -43,7 +43,7 @@ def export(
     from astrai_cli.artifact import export_model
     from astrai_cli.models.resolve import resolve_model_file
     from astrai_cli.models.source import model_name
-    from backends.base import default_backend
+    from backends.registry import default_backend
 
     if [model, gguf, hf].count(None) != 2:
         raise InvalidInputError("export takes one of MODEL, --gguf FILE and --hf FOLDER")

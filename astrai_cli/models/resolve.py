@@ -16,7 +16,8 @@ from astrai_cli.models.draft_spec import open_draft
 from astrai_cli.models.hf import CONFIG_NAME, is_hf_folder
 from astrai_cli.models.pull import ALIASES, HUB_PREFIX, pull
 from astrai_cli.models.source import model_name, open_source, open_vision
-from backends.base import Progress, default_backend
+from backends.base import Progress
+from backends.registry import default_backend
 
 KEY_DIGITS = 16
 

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from astrai_cli.errors import BackendUnavailableError
-from backends.base import Backend, Executor, Progress, missing_package
+from backends.base import Backend, Executor, Progress
 from backends.cpu.build import build_library, find_compiler, library_path
+from backends.registry import missing_package
 
 
 class CpuBackend:

@@ -14,8 +14,9 @@ from pathlib import Path
 
 from astrai_cli.errors import BackendUnavailableError, install_command
 from astrai_cli.files import file_lock, partial_folder
-from backends.base import Progress, missing_package
+from backends.base import Progress
 from backends.compiled import compiled_dir
+from backends.registry import missing_package
 
 SOURCES = Path(__file__).parent / "native"
 LIBRARY_NAME = "libastrai_cpu.dylib" if sys.platform == "darwin" else "libastrai_cpu.so"

@@ -6,7 +6,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from backends.base import Backend, Executor, Progress, missing_package
+from backends.base import Backend, Executor, Progress
+from backends.registry import missing_package
 
 
 class CudaBackend:

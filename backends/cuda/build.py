@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from astrai_cli.errors import BackendUnavailableError
-from backends.base import Progress, missing_package
+from backends.base import Progress
 from backends.compiled import compiled_dir
+from backends.registry import missing_package
 
 _REPORT_NAME = "build.json"
 

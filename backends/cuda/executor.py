@@ -17,14 +17,7 @@ from astrai_cli.models.vision import VisionTower
 from astrai_cli.models.vision_spec import normalised
 from backends.artifact_draft import draft_to_open
 from backends.artifact_vision import check_tower, max_patches
-from backends.base import (
-    ALL_TOKENS,
-    CellBounds,
-    ExecutorInfo,
-    Step,
-    StepOutput,
-    context_limit,
-)
+from backends.base import ALL_TOKENS, CellBounds, ExecutorInfo, Step, StepOutput, context_limit
 from backends.cuda import kernels
 from backends.cuda.attention import CellPool
 from backends.cuda.build import use_cache_folder

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from astrai_cli.errors import ArtifactError, BackendUnavailableError, install_command
-from backends.base import Backend, Executor, Progress, missing_package
+from backends.base import Backend, Executor, Progress
+from backends.registry import missing_package
 
 
 class MlxBackend:

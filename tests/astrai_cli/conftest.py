@@ -12,7 +12,7 @@ from tiny_models import tiny_gguf
 
 from astrai_cli.config import ExportConfig, ModelConfig
 from astrai_cli.loading import RunnableModel, prepare_model
-from backends.base import get_backend
+from backends.registry import get_backend
 
 BACKENDS = ["eager", "cpu"]
 

@@ -19,8 +19,9 @@ from muse_fixtures import CHAT_DRAFT, CHAT_MODEL, DRAFT, TINY, distance, optiona
 from numpy.typing import NDArray
 
 from astrai_cli.config import LimitsConfig
-from backends.base import SequenceStep, Step, get_backend
+from backends.base import SequenceStep, Step
 from backends.drafting import DraftOwner, DraftStep
+from backends.registry import get_backend
 
 Floats = NDArray[np.float32]
 OpenDrafting = Callable[[Path, Path], Any]

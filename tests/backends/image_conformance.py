@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from astrai_cli.config import LimitsConfig
 from astrai_cli.errors import InvalidInputError
 from astrai_cli.models.image import prepare_image
-from backends.base import EmbeddingSpan, Executor, SequenceStep, Step, get_backend
+from backends.base import EmbeddingSpan, Executor, SequenceStep, Step
+from backends.registry import get_backend
 
 PATCH = 1020
 PAGE_SIZE = 512

@@ -16,7 +16,7 @@ from astrai_cli.config import ExportConfig
 from astrai_cli.errors import InvalidInputError
 from astrai_cli.manifest import MANIFEST_NAME
 from astrai_cli.models.resolve import resolve_artifact
-from backends.base import get_backend
+from backends.registry import get_backend
 
 DRAFT_CELLS = 1200
 LIMITS: dict[str, Any] = {"max_context": 256, "threads": 1}

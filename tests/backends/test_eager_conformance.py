@@ -9,7 +9,8 @@ import pytest
 from conformance import ExecutorConformance, OpenExecutor, models
 
 from astrai_cli.config import LimitsConfig
-from backends.base import Executor, get_backend
+from backends.base import Executor
+from backends.registry import get_backend
 
 __all__ = ["models"]
 

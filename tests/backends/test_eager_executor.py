@@ -13,8 +13,9 @@ from tiny_models import tiny_gguf
 
 from astrai_cli.config import ExportConfig, LimitsConfig
 from astrai_cli.errors import ExecutionError, InvalidInputError, ModelFileError
-from backends.base import context_limit, get_backend
+from backends.base import context_limit
 from backends.eager.executor import EagerExecutor
+from backends.registry import get_backend
 
 
 @pytest.fixture

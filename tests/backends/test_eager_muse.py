@@ -24,7 +24,8 @@ from astrai_cli.config import LimitsConfig
 from astrai_cli.errors import ExecutionError, InvalidInputError, ModelFileError
 from astrai_cli.models.gguf import ModelFile
 from astrai_cli.models.weights import Weights
-from backends.base import Executor, get_backend
+from backends.base import Executor
+from backends.registry import get_backend
 
 __all__ = ["eager"]
 

@@ -20,7 +20,8 @@ from astrai_cli.config import LimitsConfig
 from astrai_cli.engine.engine import InferenceEngine
 from astrai_cli.errors import InvalidInputError
 from astrai_cli.models.image import prepare_image
-from backends.base import EmbeddingSpan, SequenceStep, Step, get_backend
+from backends.base import EmbeddingSpan, SequenceStep, Step
+from backends.registry import get_backend
 
 PATCH = 1020
 N_ROWS = 15

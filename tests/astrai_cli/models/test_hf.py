@@ -37,7 +37,8 @@ from astrai_cli.models.source import open_source
 from astrai_cli.models.text import TextModel
 from astrai_cli.models.tokenizer import SpecialTokens
 from astrai_cli.models.vision import load_vision_tower
-from backends.base import SequenceStep, Step, get_backend
+from backends.base import SequenceStep, Step
+from backends.registry import get_backend
 
 SHAPES: dict[str, Any] = {
     "vocab_size": 96,

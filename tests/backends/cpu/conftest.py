@@ -14,8 +14,8 @@ from conformance import models
 from astrai_cli.artifact import export_model
 from astrai_cli.config import ExportConfig
 from astrai_cli.errors import BackendUnavailableError
-from backends.base import get_backend
 from backends.cpu.build import build_library
+from backends.registry import get_backend
 
 __all__ = ["models"]
 

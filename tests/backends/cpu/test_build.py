@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from astrai_cli.errors import BackendUnavailableError
-from backends.base import get_backend
 from backends.cpu import build, native
+from backends.registry import get_backend
 
 
 def silent(what: str, fraction: float) -> None:

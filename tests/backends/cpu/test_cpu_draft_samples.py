@@ -25,7 +25,7 @@ from astrai_cli.engine.generation import GenerationTask
 from astrai_cli.engine.request import GenerationRequest, SamplingParams
 from astrai_cli.engine.result import GenerateResult
 from astrai_cli.models.resolve import resolve_artifact
-from backends.base import get_backend
+from backends.registry import get_backend
 
 N_SAMPLES = 20_000 if os.environ.get("ASTRAI_TEST_DRAFTS") == "all" else 2_000
 N_AT_ONCE = 50

@@ -15,7 +15,7 @@ from astrai_cli.config import ExportConfig
 from astrai_cli.engine.engine import InferenceEngine
 from astrai_cli.errors import ArtifactError, InvalidInputError
 from astrai_cli.models.resolve import resolve_artifact
-from backends.base import get_backend
+from backends.registry import get_backend
 
 
 @pytest.fixture(scope="module")

@@ -31,8 +31,9 @@ from table_attention import Heads, table_artifact
 from astrai_cli.artifact import MANIFEST_NAME, Artifact
 from astrai_cli.config import LimitsConfig
 from astrai_cli.errors import ArtifactError, ExecutionError, InvalidInputError
-from backends.base import Executor, SequenceStep, Step, get_backend
+from backends.base import Executor, SequenceStep, Step
 from backends.cpu.executor import CpuExecutor
+from backends.registry import get_backend
 
 Open = Callable[..., Executor]
 """open(name, **limits) -> an executor of one of MODELS with CELLS cells."""

@@ -27,8 +27,9 @@ from numpy.typing import NDArray
 from astrai_cli.config import LimitsConfig
 from astrai_cli.errors import InvalidInputError
 from astrai_cli.models.source import open_source
-from backends.base import EmbeddingSpan, Executor, SequenceStep, Step, get_backend
+from backends.base import EmbeddingSpan, Executor, SequenceStep, Step
 from backends.drafting import DraftStep
+from backends.registry import get_backend
 
 PAGE_SIZE = 16
 OpenFloat32 = Callable[[Path, Path], Any]

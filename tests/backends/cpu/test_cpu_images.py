@@ -35,8 +35,9 @@ from astrai_cli.artifact import Artifact
 from astrai_cli.config import LimitsConfig
 from astrai_cli.errors import ArtifactError, ExecutionError, InvalidInputError, ModelFileError
 from astrai_cli.models.vision_spec import VisionFile
-from backends.base import EmbeddingSpan, Executor, SequenceStep, Step, get_backend
+from backends.base import EmbeddingSpan, Executor, SequenceStep, Step
 from backends.cpu.executor import CpuExecutor
+from backends.registry import get_backend
 
 __all__ = ["eager"]
 

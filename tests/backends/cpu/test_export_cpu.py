@@ -18,7 +18,8 @@ from tiny_models import tiny_gguf
 from astrai_cli.artifact import MANIFEST_NAME, Artifact, export_model
 from astrai_cli.config import ExportConfig, LimitsConfig
 from astrai_cli.errors import InvalidInputError
-from backends.base import SequenceStep, Step, get_backend
+from backends.base import SequenceStep, Step
+from backends.registry import get_backend
 
 Process = subprocess.Popen[str]
 Ended = subprocess.CompletedProcess[str]

@@ -9,7 +9,7 @@ import pytest
 
 from astrai_cli.config import ExportConfig
 from astrai_cli.errors import BackendUnavailableError
-from backends.base import get_backend
+from backends.registry import get_backend
 
 
 def test_export_names_the_package_and_the_extra(

@@ -11,7 +11,8 @@ import pytest
 
 from astrai_cli.artifact import export_model
 from astrai_cli.config import ExportConfig, LimitsConfig
-from backends.base import Executor, get_backend
+from backends.base import Executor
+from backends.registry import get_backend
 
 Export = Callable[..., Path]
 """export(model, mmproj=None, **options) -> the artifact's folder; float32 if not told otherwise."""

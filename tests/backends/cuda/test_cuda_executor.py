@@ -25,13 +25,12 @@ from backends.base import (
     LogitChange,
     SequenceStep,
     Step,
-    default_backend,
-    get_backend,
 )
 from backends.cuda import forward
 from backends.cuda.attention import CellPool
 from backends.cuda.checks import SPEC, random_decoder
 from backends.cuda.inputs import Layout
+from backends.registry import default_backend, get_backend
 
 OpenCuda = Callable[..., LaunchingExecutor]
 PAGE_SIZE = 64
@@ -262,10 +261,10 @@ def test_a_device_that_is_not_there(export: Any) -> None:
 
 def test_the_default_where_there_is_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = tmp_path / "version"
-    monkeypatch.setattr("backends.base._NVIDIA_DRIVER", driver)
+    monkeypatch.setattr("backends.registry._NVIDIA_DRIVER", driver)
     assert default_backend() != "cuda"
     driver.touch()
     for has_cuda, expected in ((False, "cpu"), (True, "cuda")):
-        monkeypatch.setattr("backends.base._torch_has_cuda", lambda has=has_cuda: has)
+        monkeypatch.setattr("backends.registry._torch_has_cuda", lambda has=has_cuda: has)
         monkeypatch.setattr("sys.platform", "linux")
         assert default_backend() == expected

@@ -14,12 +14,12 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 from astrai_cli.errors import BackendUnavailableError
 from astrai_cli.models.decoder import Rotation
-from backends.base import get_backend
 from backends.cuda import checks
 from backends.cuda.build import run_checks
 from backends.cuda.checks import FORMS, MOST_ERROR, random_decoder, random_matrix
 from backends.cuda.decoder import DeviceBlock
 from backends.cuda.matrices import PackedEmbedding, PackedLinear
+from backends.registry import get_backend
 
 CPU = torch.device("cpu")
 _INTERPRET = """

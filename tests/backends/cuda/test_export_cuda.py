@@ -28,9 +28,10 @@ from astrai_cli.models.decoder import Decoder
 from astrai_cli.models.gguf import ModelFile
 from astrai_cli.models.weights import Weights
 from backends import shards
-from backends.base import Executor, SequenceStep, Step, get_backend
+from backends.base import Executor, SequenceStep, Step
 from backends.cuda.export import SHARD_PATTERN
 from backends.cuda.loading import StoredTensors, load_decoder
+from backends.registry import get_backend
 
 Export = Callable[..., Path]
 OpenCuda = Callable[..., Executor]

@@ -30,8 +30,9 @@ from astrai_cli.models.gguf import ModelFile
 from astrai_cli.models.weights import Weights
 from backends import shards
 from backends.affine import GROUP
-from backends.base import SequenceStep, Step, get_backend
+from backends.base import SequenceStep, Step
 from backends.mlx.architecture import describe
+from backends.registry import get_backend
 
 Export = Callable[..., Path]
 Floats = NDArray[np.float32]

@@ -15,7 +15,7 @@ from tiny_models import tiny_gguf
 from astrai_cli.artifact import Artifact, export_model
 from astrai_cli.config import ExportConfig, LimitsConfig
 from astrai_cli.errors import ArtifactError, BackendUnavailableError
-from backends.base import default_backend, get_backend
+from backends.registry import default_backend, get_backend
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from reference_decoder import ReferenceDecoder
 from tiny_models import tiny_gguf
 
 from astrai_cli.config import LimitsConfig
-from backends.base import Executor, get_backend
+from backends.base import Executor
+from backends.registry import get_backend
 
 
 @pytest.fixture(scope="session")

@@ -18,11 +18,11 @@ from astrai_cli.config import LimitsConfig
 from astrai_cli.engine.engine import InferenceEngine
 from astrai_cli.models.draft_spec import DraftFile
 from backends.artifact_draft import write_draft
-from backends.base import get_backend
 from backends.drafting import DraftOwner, DraftStep
 from backends.mlx.device import on_device
 from backends.mlx.draft import MlxDraft
 from backends.numbers import NUMBER_TYPES
+from backends.registry import get_backend
 
 
 class TestMlxDrafts(DraftSuite):

@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 
 from astrai_cli.config import LimitsConfig
 from astrai_cli.errors import BackendUnavailableError, ExecutionError, InvalidInputError
-from backends.base import Executor, SequenceStep, Step, get_backend
+from backends.base import Executor, SequenceStep, Step
 from backends.mlx.cells import CellPool, group_sequences
 from backends.mlx.packed import PackedModel, PackedRows
+from backends.registry import get_backend
 
 
 @pytest.fixture
@@ -251,7 +252,8 @@ import sys, threading
 from pathlib import Path
 import numpy as np
 from astrai_cli.config import LimitsConfig
-from backends.base import SequenceStep, Step, get_backend
+from backends.base import SequenceStep, Step
+from backends.registry import get_backend
 
 executor = get_backend("mlx").open(Path(sys.argv[1]), LimitsConfig())
 executor.allocate(16)

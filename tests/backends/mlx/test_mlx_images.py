@@ -11,7 +11,8 @@ from image_conformance import CELLS, ImageConformance, eager
 from muse_fixtures import MMPROJ, Q4_K_M
 
 from astrai_cli.config import LimitsConfig
-from backends.base import Executor, get_backend
+from backends.base import Executor
+from backends.registry import get_backend
 
 __all__ = ["eager"]
 

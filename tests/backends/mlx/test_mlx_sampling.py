@@ -20,8 +20,9 @@ from astrai_cli.config import LimitsConfig
 from astrai_cli.engine.request import SamplingParams
 from astrai_cli.engine.sampling import SamplingPipeline
 from astrai_cli.errors import InvalidInputError
-from backends.base import Draw, SequenceStep, Step, get_backend
+from backends.base import Draw, SequenceStep, Step
 from backends.mlx.sampling import MAX_TOP_K, UNUSABLE, draw_tokens
+from backends.registry import get_backend
 
 VOCABULARY = 3000
 Floats = NDArray[np.float32]
