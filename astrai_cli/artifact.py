@@ -13,6 +13,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from astrai_cli.config import ExportConfig
+from astrai_cli.config.speculation import DraftBounds
 from astrai_cli.errors import ArtifactError, InvalidInputError
 from astrai_cli.files import partial_folder, sha256_of, sync, sync_folder
 from astrai_cli.manifest import (
@@ -185,7 +186,7 @@ def export_model(
             special_tokens = model.special_tokens()
             spec, digest = model.spec, model.sha256
             vision = None if tower is None else _describe_tower(tower.spec, options)
-            _check_draft_cells(options, spec)
+            _check_draft_bounds(options, spec)
             draft = None if drafter is None else _describe_draft(drafter, options)
         details = backend.export(source, folder, options, progress)
         manifest = Manifest(
@@ -217,16 +218,21 @@ def _describe_tower(spec: VisionSpec, options: ExportConfig) -> ArtifactVision:
     )
 
 
-def _check_draft_cells(options: ExportConfig, spec: ModelSpec) -> None:
+def _check_draft_bounds(options: ExportConfig, spec: ModelSpec) -> None:
     """A draft has the cells of one context at least, as long as it is by default."""
+    if options.draft_gguf is None:
+        for name in DraftBounds.model_fields:
+            if name in options.model_fields_set and (bound := getattr(options, name)) is not None:
+                raise InvalidInputError(
+                    f"{name} is {bound}, but there is no draft_gguf", param=name
+                )
+        return
     cells = options.draft_max_cells
     if cells is None:
         return
     context = context_limit(spec, None)
     most = options.max_cells or EXPORTED_CELLS
-    if options.draft_gguf is None:
-        problem = "there is no draft_gguf"
-    elif cells <= context:
+    if cells <= context:
         problem = f"one context of {context} cells, and one for padded writes, need {context + 1}"
     elif cells > most:
         problem = f"max_cells is {most}, and a draft has no cells beside the model's"

@@ -48,6 +48,12 @@ def run_drafts(
         n_draft = config.limits.ngram_n_draft
         replay = ReplayProposer({}, bench.synthetic_acceptance, n_draft)
     elif config.limits.speculate == "none" and not config.limits.dflash:
+        if bench.draft_prompt is not None:
+            raise InvalidInputError(
+                f"--draft-prompt: {bench.draft_prompt} is for drafts, and there are none without "
+                "--speculate, --dflash or --synthetic-acceptance",
+                param="draft_prompt",
+            )
         return None
     n_prompt = draft_prompt_length(bench)
     limits = _limits_for(config, n_prompt + bench.decode_tokens)

@@ -34,8 +34,9 @@ def bench(model: ModelArgument, *, as_json: JsonFlag = False, settings: Settings
         if text := config.bench.quality:
             reference = find_reference(model, runnable, config)
             quality = run_quality(runnable, reference, text, config, progress)
-        speed = run_speed(runnable, config, progress)
+        # They have the most options that can be wrong, which is told before minutes of timing.
         drafts = run_drafts(runnable, config, progress)
+        speed = run_speed(runnable, config, progress)
     if as_json:
         report = _report(runnable.backend, speed, quality)
         report["drafts"] = drafts and [_draft_report(each) for each in drafts]

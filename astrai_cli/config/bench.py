@@ -29,8 +29,8 @@ class BenchConfig(Group):
     warmup: int = Field(1, ge=0, le=100, description="Runs before the timed ones, not counted.")
     draft_prompt: UserPath | None = Field(
         None,
-        description="Text file whose continuation drafts are timed on, where there are any; "
-        "random tokens that repeat themselves when left out.",
+        description="Text file whose continuation drafts are timed on; random tokens that repeat "
+        "themselves when left out.",
     )
     synthetic_acceptance: float | None = Field(
         None,

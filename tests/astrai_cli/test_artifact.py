@@ -94,9 +94,10 @@ def test_holds_what_drafts(tmp_path: Path, recording_backend: RecordingBackend) 
             "draft_max_cells is 65537, but max_cells is 65536",
         ),
         ({"draft_max_cells": 6000}, "draft_max_cells is 6000, but there is no draft_gguf"),
+        ({"max_draft_owners": 8}, "max_draft_owners is 8, but there is no draft_gguf"),
     ],
 )
-def test_cells_that_a_draft_cannot_have_are_refused(
+def test_bounds_that_a_draft_cannot_have_are_refused(
     tmp_path: Path, recording_backend: RecordingBackend, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InvalidInputError, match=message):

@@ -286,6 +286,16 @@ def test_bench_measures_speed_and_quality(parrot: Path, tmp_path: Path) -> None:
     assert "top-1 agreement" in shown
 
 
+def test_bench_refuses_drafts_that_cannot_be_before_it_times_anything(
+    parrot: Path, tmp_path: Path
+) -> None:
+    arguments = ["bench", parrot, "--backend", "eager", "--speculate", "ngram", "--dflash"]
+    done = astrai(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    (error,) = done.stderr.splitlines()
+    assert "guesses have one source" in error
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

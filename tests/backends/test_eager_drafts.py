@@ -41,5 +41,5 @@ class TestEagerNumbers(EagerNumbers):
 
 
 def test_dflash_without_a_draft_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match="export it with --draft-gguf"):
+    with pytest.raises(InvalidInputError, match="name one with --draft-gguf"):
         load(CHAT_MODEL, backend="eager", dflash=True)

@@ -26,7 +26,7 @@ class BlockProposer(Proposer):
         spec = executor.info.draft
         if spec is None or not isinstance(executor, DraftingExecutor):
             raise InvalidInputError(
-                "dflash is on, and the model has no block draft: export it with --draft-gguf FILE",
+                "dflash is on, and the model has no block draft: name one with --draft-gguf FILE",
                 param="dflash",
             )
         if n_draft > spec.max_tokens:

@@ -50,6 +50,12 @@ def test_drafts_are_timed_beside_none(tmp_path: Path) -> None:
     assert measured.gain > 0
 
 
+def test_a_text_for_drafts_is_refused_without_drafts(tmp_path: Path) -> None:
+    model = RunnableModel(tiny_gguf(tmp_path), "eager")
+    with pytest.raises(InvalidInputError, match=r"text\.txt is for drafts, and there are none"):
+        run_drafts(model, bench(draft_prompt=tmp_path / "text.txt"), silent)
+
+
 @pytest.mark.parametrize("acceptance", [0.0, 1.0])
 def test_synthetic_drafts_are_right_as_often_as_asked(tmp_path: Path, acceptance: float) -> None:
     model = RunnableModel(tiny_gguf(tmp_path), "eager")
