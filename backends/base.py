@@ -115,6 +115,11 @@ class Step:
     def n_tokens(self) -> int:
         return sum(len(sequence.tokens) for sequence in self.sequences)
 
+    @property
+    def draws(self) -> list[Draw]:
+        """Those of all sequences, in their order."""
+        return [draw for sequence in self.sequences for draw in sequence.draws]
+
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:

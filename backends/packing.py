@@ -82,6 +82,15 @@ def pack(step: Step, info: ExecutorInfo, cells: int, n_drawn: int = 0) -> Packed
     )
 
 
+def split_rows(step: Step) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Of the rows wanted, those that draws take and the others: int64 each."""
+    is_drawn = np.repeat(
+        [len(each.draws) > 0 for each in step.sequences],
+        [each.logit_rows for each in step.sequences],
+    )
+    return np.flatnonzero(is_drawn), np.flatnonzero(~is_drawn)
+
+
 def check_image(pixels: NDArray[np.uint8], info: ExecutorInfo) -> VisionSpec:
     """The tower's spec for an image it can encode; raises InvalidInputError for another."""
     spec = info.vision
@@ -169,7 +178,7 @@ def _check_embeddings(index: int, sequence: SequenceStep, info: ExecutorInfo) ->
 
 def _check_tokens(tokens: NDArray[np.int32], vocab_size: int, n_drawn: int) -> None:
     low, high = int(tokens.min()), int(tokens.max())
-    is_low = low < 0 and low < drawn_token(n_drawn - 1)
+    is_low = low < drawn_token(n_drawn - 1)
     if is_low or high >= vocab_size:
         bad = low if is_low else high
         raise InvalidInputError(f"token id {bad} is outside the vocabulary of {vocab_size}")

@@ -14,7 +14,7 @@ from astrai_cli.models.decoder import Decoder
 from astrai_cli.models.draft import BlockDraft, Taps
 from backends.cuda import kernels
 from backends.cuda.attention import CellPool
-from backends.cuda.graphs import Prepared, can_capture
+from backends.cuda.graphs import Prepared, can_capture, capture_all
 from backends.cuda.inputs import Group, Layout, StepTensors, cut_in_tiles, upload
 from backends.drafting import DraftOwner, DraftStep
 
@@ -139,10 +139,7 @@ class CudaDraft:
         """Compile what the most owners need, and capture what is prepared."""
         most = self._idle(self._max_owners)
         self._propose(self._block, self._upload(most), most.groups)
-        memory = None
-        # The largest first: the smaller ones fit into its memory.
-        for n_owners in reversed(PREPARED_OWNERS):
-            memory = self._prepared[n_owners].capture(self._idle(n_owners), memory)
+        capture_all((self._prepared[n], self._idle(n)) for n in reversed(PREPARED_OWNERS))
 
 
 def lay_out_blocks(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,12 +13,15 @@ from astrai_cli.models.decoder import Decoder, Tap, ignore_outputs
 from backends.cuda import kernels
 from backends.cuda.attention import CellPool
 from backends.cuda.draft import CudaDraft
-from backends.cuda.graphs import Prepared, can_capture
+from backends.cuda.graphs import Prepared, can_capture, capture_all
 from backends.cuda.inputs import Group, Layout, StepTensors, put_drawn, upload
 
 
 class StaticForward:
-    """`forward_{size}`: one token of each of `size` sequences."""
+    """`forward_{size}`: one token of each of `size` sequences.
+
+    prepared: what runs, to be captured where that can be.
+    """
 
     def __init__(
         self,
@@ -38,22 +40,17 @@ class StaticForward:
         self._pool = pool
         self._draft = draft
         self._rows = torch.arange(size, device=buffer.device)
-        self._prepared = Prepared(self._run, buffer)
-
-    def capture(self, memory: Any) -> Any:
-        """As `Prepared.capture` does."""
-        padding = self._pool.padding
-        return self._prepared.capture(Layout.idle(padding).padded(self.size, padding), memory)
+        self.prepared = Prepared(self._run, buffer)
 
     def __call__(self, layout: Layout, drawn: Tensor | None = None) -> tuple[Tensor, StepTensors]:
         """Logits [size, vocabulary], valid until the next step, of a layout of `size` rows.
 
         drawn: what the step before drew, where the layout follows it.
         """
-        inputs = self._prepared.load(layout)
+        inputs = self.prepared.load(layout)
         if drawn is not None and layout.follows:
             put_drawn(inputs.tokens, drawn)
-        return self._prepared.run(inputs, layout.groups), inputs
+        return self.prepared.run(inputs, layout.groups), inputs
 
     def _run(self, inputs: StepTensors, groups: Sequence[Group]) -> Tensor:
         attend = self._pool.attend_by(inputs, groups)
@@ -115,10 +112,10 @@ def prepare_static(
     forwards = [StaticForward(decoder, pool, size, buffer, draft) for size in sizes]
     if can_capture(device):
         warm_up(decoder, pool)
-        memory = None
-        # The largest first: the smaller ones fit into its memory.
-        for forward in reversed(forwards):
-            memory = forward.capture(memory)
+        idle = Layout.idle(pool.padding)
+        capture_all(
+            (each.prepared, idle.padded(each.size, pool.padding)) for each in reversed(forwards)
+        )
     return forwards
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -62,6 +62,16 @@ class Prepared:
             self._output = self._run(inputs, idle.groups)
         self._graph = graph
         return graph.pool()
+
+
+def capture_all(prepared: Iterable[tuple[Prepared, Layout]]) -> None:
+    """Capture each with its idle layout, in one memory. They come with the largest first.
+
+    The others fit into its memory.
+    """
+    memory = None
+    for each, idle in prepared:
+        memory = each.capture(idle, memory)
 
 
 def can_capture(device: torch.device) -> bool:

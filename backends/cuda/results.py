@@ -10,6 +10,7 @@ from astrai_cli.errors import ExecutionError
 from backends.base import Step, StepOutput
 from backends.cuda.inputs import upload
 from backends.cuda.sampling import draw_tokens
+from backends.packing import split_rows
 
 
 class RunningStep:
@@ -20,15 +21,10 @@ class RunningStep:
 
         logits: float32 [sum of logit_rows, vocabulary]; may change once this returns.
         """
-        draws = [draw for each in step.sequences for draw in each.draws]
         self.drawn = torch.zeros(0, dtype=torch.int32, device=logits.device)
         others = logits
-        if draws:
-            is_drawn = np.repeat(
-                [len(each.draws) > 0 for each in step.sequences],
-                [each.logit_rows for each in step.sequences],
-            )
-            order = upload(np.argsort(~is_drawn, kind="stable"), logits.device)
+        if draws := step.draws:
+            order = upload(np.concatenate(split_rows(step)), logits.device)
             self.drawn = draw_tokens(logits[order[: len(draws)]], draws)
             others = logits[order[len(draws) :]]
         self._shape = others.shape

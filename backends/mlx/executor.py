@@ -25,7 +25,7 @@ from backends.mlx.draft import MlxDraft
 from backends.mlx.packed import PackedModel, PackedRows
 from backends.mlx.sampling import MAX_TOP_K, draw_tokens
 from backends.mlx.vision import VisionEncoder
-from backends.packing import PackedStep, check_image, pack
+from backends.packing import PackedStep, check_image, pack, split_rows
 
 # Buffers that MLX keeps for reuse: enough for a step's intermediates.
 _FREE_BUFFER_BYTES = 2**30
@@ -125,13 +125,12 @@ class MlxExecutor:
         model = self._open_model()
         n_cells = 0 if self._pool is None else self._pool.n_cells
         packed = pack(step, self._info, n_cells, self._drawn.size)
-        drawn, others = _split_rows(step)
-        draws = [draw for each in step.sequences for draw in each.draws]
+        drawn, others = map(_int32, split_rows(step))
         try:
             rows = model(_on_device(step, packed, self._info.spec, self._drawn)).astype(mx.float32)
             if self._draft is not None:
                 self._draft.keep(model)
-            tokens = draw_tokens(rows[drawn], draws) if draws else mx.zeros(0, mx.int32)
+            tokens = draw_tokens(rows[drawn], step.draws) if drawn.size else mx.zeros(0, mx.int32)
             logits = rows[others]
             mx.async_eval(logits, tokens, model.pool.arrays, self._draft_arrays())
         except Exception as error:
@@ -205,18 +204,6 @@ def _bound_memory() -> None:
     mx.set_cache_limit(_FREE_BUFFER_BYTES)
     if mx.metal.is_available():
         mx.set_wired_limit(int(mx.device_info()["max_recommended_working_set_size"]))
-
-
-def _split_rows(step: Step) -> tuple[mx.array, mx.array]:
-    """Of the rows of logits those that draws take, and the others: int32 each."""
-    drawn: list[int] = []
-    others: list[int] = []
-    row = 0
-    for each in step.sequences:
-        rows = range(row, row + each.logit_rows)
-        (drawn if each.draws else others).extend(rows)
-        row = rows.stop
-    return mx.array(drawn, mx.int32), mx.array(others, mx.int32)
 
 
 def _on_device(step: Step, packed: PackedStep, spec: ModelSpec, drawn: mx.array) -> PackedRows:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
+from copy import copy
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,11 +28,15 @@ class BaseLogitStrategy(ABC):
         """Change logits [vocabulary] in place."""
 
     @abstractmethod
-    def change(self, guesses: Sequence[int] = ()) -> LogitChange:
-        """What `apply` would do once these had been observed too, for an executor to do."""
+    def change(self) -> LogitChange:
+        """What `apply` does now, for an executor to do."""
 
     def observe(self, token_id: int) -> None:  # noqa: B027 (most strategies have no memory)
         """Take note of the answer's next token."""
+
+    @abstractmethod
+    def fork(self) -> BaseLogitStrategy:
+        """One like this that may observe guesses, of which this one learns nothing."""
 
 
 class RepetitionPenaltyStrategy(BaseLogitStrategy):
@@ -49,15 +54,20 @@ class RepetitionPenaltyStrategy(BaseLogitStrategy):
         seen = logits[self._ids]
         logits[self._ids] = np.where(seen > 0, seen / self._penalty, seen * self._penalty)
 
-    def change(self, guesses: Sequence[int] = ()) -> LogitChange:
-        new = [token_id for token_id in dict.fromkeys(guesses) if token_id not in self._seen]
-        ids = np.append(self._ids, np.array(new, dtype=np.int64))
-        return LogitChange(ids, float(self._penalty), np.zeros(len(ids), dtype=np.float32))
+    def change(self) -> LogitChange:
+        return LogitChange(
+            self._ids, float(self._penalty), np.zeros(len(self._ids), dtype=np.float32)
+        )
 
     def observe(self, token_id: int) -> None:
         if token_id not in self._seen:
             self._seen.add(token_id)
             self._ids = np.append(self._ids, token_id)
+
+    def fork(self) -> RepetitionPenaltyStrategy:
+        other = copy(self)
+        other._seen = set(self._seen)
+        return other
 
 
 class OccurrencePenaltyStrategy(BaseLogitStrategy):
@@ -76,15 +86,8 @@ class OccurrencePenaltyStrategy(BaseLogitStrategy):
     def apply(self, logits: NDArray[np.float32]) -> None:
         logits[self._ids] -= self._presence + self._frequency * self._counts
 
-    def change(self, guesses: Sequence[int] = ()) -> LogitChange:
-        if not guesses:
-            return LogitChange(self._ids, 1.0, -(self._presence + self._frequency * self._counts))
-        later = OccurrencePenaltyStrategy(float(self._presence), float(self._frequency))
-        later._places = dict(self._places)
-        later._ids, later._counts = self._ids, self._counts.copy()
-        for token_id in guesses:
-            later.observe(token_id)
-        return later.change()
+    def change(self) -> LogitChange:
+        return LogitChange(self._ids, 1.0, -(self._presence + self._frequency * self._counts))
 
     def observe(self, token_id: int) -> None:
         place = self._places.setdefault(token_id, len(self._ids))
@@ -92,6 +95,12 @@ class OccurrencePenaltyStrategy(BaseLogitStrategy):
             self._ids = np.append(self._ids, token_id)
             self._counts = np.append(self._counts, np.float32(0))
         self._counts[place] += 1
+
+    def fork(self) -> OccurrencePenaltyStrategy:
+        other = copy(self)
+        other._places = dict(self._places)
+        other._counts = self._counts.copy()
+        return other
 
 
 class LogitBiasStrategy(BaseLogitStrategy):
@@ -106,5 +115,8 @@ class LogitBiasStrategy(BaseLogitStrategy):
     def apply(self, logits: NDArray[np.float32]) -> None:
         logits[self._ids] += self._bias
 
-    def change(self, guesses: Sequence[int] = ()) -> LogitChange:
+    def change(self) -> LogitChange:
         return LogitChange(self._ids, 1.0, self._bias)
+
+    def fork(self) -> LogitBiasStrategy:
+        return self

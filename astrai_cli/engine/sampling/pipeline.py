@@ -81,14 +81,17 @@ class SamplingPipeline:
         draw = self._draw_there
         if draw.top_k > info.max_top_k or (self._logit_strategies and not info.changes_logits):
             return ()
-        return tuple(
-            replace(
-                draw,
-                uniform=uniform(self._seed, index + row),
-                changes=tuple(each.change(guesses[:row]) for each in self._logit_strategies),
-            )
-            for row in range(1 + len(guesses))
-        )
+        strategies = self._logit_strategies
+        if guesses:
+            strategies = tuple(each.fork() for each in strategies)
+        draws = []
+        for row in range(1 + len(guesses)):
+            if row:
+                for each in strategies:
+                    each.observe(guesses[row - 1])
+            changes = tuple(each.change() for each in strategies)
+            draws.append(replace(draw, uniform=uniform(self._seed, index + row), changes=changes))
+        return tuple(draws)
 
     @property
     def remembers(self) -> bool:
