@@ -30,7 +30,7 @@ def draw_token(logits: NDArray[np.float32], draw: Draw) -> int:
     return int(candidates.ids[_invert(candidates.weights(), draw.uniform)])
 
 
-class _Launched:
+class Launched:
     """A step whose output is there, though nobody may know before asking for it in turn."""
 
     def __init__(self, executor: LaunchingNumpyExecutor, output: StepOutput) -> None:
@@ -50,17 +50,17 @@ class LaunchingNumpyExecutor(NumpyExecutor):
     ) -> None:
         super().__init__(vocab_size, max_context, max_step_tokens)
         self.info = replace(self.info, max_top_k=ALL_TOKENS, changes_logits=True)
-        self.under_way: list[_Launched] = []
+        self.under_way: list[Launched] = []
         self.n_early = 0
         self._drawn: list[int] = []
 
     def step(self, step: Step) -> StepOutput:
         return self.launch(step).result()
 
-    def launch(self, step: Step) -> _Launched:
+    def launch(self, step: Step) -> Launched:
         assert len(self.under_way) < 2, "a third step at once"
         self.n_early += len(self.under_way)
-        launched = _Launched(self, self._draw(step))
+        launched = Launched(self, self._draw(step))
         self.under_way.append(launched)
         return launched
 

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 import torch
 from conformance import models
+from muse_fixtures import CHAT_DRAFT, CHAT_MMPROJ, CHAT_MODEL
 
-from astrai_cli.artifact import export_model
+from astrai_cli.artifact import Artifact, export_model
 from astrai_cli.config import ExportConfig
 from astrai_cli.errors import BackendUnavailableError
+from astrai_cli.models.resolve import resolve_artifact
 from backends.cpu.build import build_library
 from backends.registry import get_backend
 
@@ -57,3 +59,10 @@ def export(tmp_path_factory: pytest.TempPathFactory, native_library: Path) -> Ex
     return lambda source, mmproj=None, **options: export_once(
         source, mmproj, frozenset(options.items())
     )
+
+
+@pytest.fixture(scope="session")
+def drafting_artifact(cache_dir: Path, native_library: Path) -> Artifact:
+    """The trained model with its tower and draft, int8, from astrai's cache."""
+    options = ExportConfig(mmproj=CHAT_MMPROJ, draft_gguf=CHAT_DRAFT)
+    return resolve_artifact(str(CHAT_MODEL), cache_dir, "cpu", options, silent)

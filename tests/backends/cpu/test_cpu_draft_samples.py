@@ -8,24 +8,20 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import chi_square
 import numpy as np
 import pytest
-from muse_fixtures import CHAT_DRAFT, CHAT_MMPROJ, CHAT_MODEL
 from numpy.typing import NDArray
 from wrong_verification import Redrawn
 
 from astrai_cli import load
-from astrai_cli.config import ExportConfig
+from astrai_cli.artifact import Artifact
 from astrai_cli.engine.engine import InferenceEngine
 from astrai_cli.engine.generation import GenerationTask
 from astrai_cli.engine.request import GenerationRequest, SamplingParams
 from astrai_cli.engine.result import GenerateResult
-from astrai_cli.models.resolve import resolve_artifact
-from backends.registry import get_backend
 
 N_SAMPLES = 20_000 if os.environ.get("ASTRAI_TEST_DRAFTS") == "all" else 2_000
 N_AT_ONCE = 50
@@ -47,31 +43,26 @@ class _Greedy(Redrawn):
         return guess if guess == logits.argmax() else GenerationTask._sample(self, logits)
 
 
-@pytest.fixture(scope="module")
-def artifact(cache_dir: Path) -> Path:
-    if reason := get_backend("cpu").unavailable():
-        pytest.skip(reason)
-    options = ExportConfig(mmproj=CHAT_MMPROJ, draft_gguf=CHAT_DRAFT)
-    return resolve_artifact(
-        str(CHAT_MODEL), cache_dir, "cpu", options, lambda what, fraction: None
-    ).path
-
-
-def open_engine(artifact: Path, **limits: Any) -> InferenceEngine:
+def open_engine(artifact: Artifact, **limits: Any) -> InferenceEngine:
     return load(
-        artifact, threads=1, max_context=64, page_size=8, max_decode_sequences=N_AT_ONCE, **limits
+        artifact.path,
+        threads=1,
+        max_context=64,
+        page_size=8,
+        max_decode_sequences=N_AT_ONCE,
+        **limits,
     )
 
 
 @pytest.fixture(scope="module")
-def engine(artifact: Path) -> Iterator[InferenceEngine]:
-    with open_engine(artifact, dflash=True, adaptive_drafts=False) as engine:
+def engine(drafting_artifact: Artifact) -> Iterator[InferenceEngine]:
+    with open_engine(drafting_artifact, dflash=True, adaptive_drafts=False) as engine:
         yield engine
 
 
 @pytest.fixture(scope="module")
-def without_drafts(artifact: Path) -> Samples:
-    with open_engine(artifact) as engine:
+def without_drafts(drafting_artifact: Artifact) -> Samples:
+    with open_engine(drafting_artifact) as engine:
         return samples(engine, 10**6)
 
 

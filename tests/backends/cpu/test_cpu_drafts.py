@@ -7,23 +7,12 @@ from typing import Any
 
 import pytest
 from draft_suite import DraftSuite, OpenEngine
-from muse_fixtures import CHAT_DRAFT, CHAT_MMPROJ, CHAT_MODEL, DRAFT
+from muse_fixtures import CHAT_DRAFT, DRAFT
 
 from astrai_cli import load
 from astrai_cli.artifact import Artifact
-from astrai_cli.config import ExportConfig
 from astrai_cli.engine.engine import InferenceEngine
 from astrai_cli.errors import ArtifactError, InvalidInputError
-from astrai_cli.models.resolve import resolve_artifact
-from backends.registry import get_backend
-
-
-@pytest.fixture(scope="module")
-def artifact(cache_dir: Path) -> Artifact:
-    if reason := get_backend("cpu").unavailable():
-        pytest.skip(reason)
-    options = ExportConfig(mmproj=CHAT_MMPROJ, draft_gguf=CHAT_DRAFT)
-    return resolve_artifact(str(CHAT_MODEL), cache_dir, "cpu", options, lambda what, fraction: None)
 
 
 class TestCpuDrafts(DraftSuite):
@@ -35,24 +24,24 @@ class TestCpuDrafts(DraftSuite):
 
     @pytest.fixture(scope="class")
     @classmethod
-    def open_engine(cls, artifact: Artifact) -> OpenEngine:
+    def open_engine(cls, drafting_artifact: Artifact) -> OpenEngine:
         def open_(**limits: Any) -> InferenceEngine:
             options: dict[str, Any] = {"kv_dtype": "float32", "threads": 1, **limits}
-            return load(artifact.path, max_context=1024, page_size=8, **options)
+            return load(drafting_artifact.path, max_context=1024, page_size=8, **options)
 
         return open_
 
 
-def test_the_manifest_tells_the_largest_block(artifact: Artifact) -> None:
-    draft = artifact.manifest.draft
+def test_the_manifest_tells_the_largest_block(drafting_artifact: Artifact) -> None:
+    draft = drafting_artifact.manifest.draft
     assert draft is not None
     assert draft.spec.max_block == 8
     assert draft.source.name == CHAT_DRAFT.name
 
 
-def test_another_draft_is_refused(artifact: Artifact) -> None:
+def test_another_draft_is_refused(drafting_artifact: Artifact) -> None:
     with pytest.raises(InvalidInputError, match="a draft that is not dflash-tiny-muse-bf16"):
-        load(artifact.path, draft_gguf=DRAFT, dflash=True)
+        load(drafting_artifact.path, draft_gguf=DRAFT, dflash=True)
 
 
 def test_an_artifact_without_a_draft_is_refused_with_the_command(
